@@ -1,0 +1,121 @@
+"""``docs-sim inspect``: what a checkpoint holds, from its headers."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from . import options
+from .output import print_lines
+
+if TYPE_CHECKING:
+    from docs_sim.checkpoint import Checkpoint, WeightMatrix
+
+
+def inspect(
+    model: options.Model,
+    revision: options.Revision = None,
+    json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """List layers, matrices, experts, shapes, storage, and every other tensor with a reason. Reads headers only."""
+    from docs_sim.checkpoint import open_checkpoint
+    from docs_sim.report.files import json_text
+
+    checkpoint = open_checkpoint(model, revision)
+    if json:
+        print(json_text(_contents(checkpoint)))
+    else:
+        print_lines([*_heading(checkpoint), "", *_matrix_table(checkpoint.matrices()), *_unnamed_table(checkpoint)])
+
+
+def _contents(checkpoint: "Checkpoint") -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "command": "inspect",
+        "model": {
+            "name": checkpoint.name,
+            "source": str(checkpoint.source.weights),
+            "revision": checkpoint.source.revision,
+            "architecture": checkpoint.architecture,
+            "layout": checkpoint.layout,
+            "dtype": checkpoint.dtype,
+        },
+        "layers": checkpoint.layers,
+        "bytes": sum(tensor.bytes for tensor in checkpoint.tensors.values()),
+        "matrices": [
+            {
+                "key": matrix.key,
+                "name": matrix.name,
+                "layer": matrix.layer,
+                "expert": matrix.expert,
+                "shape": matrix.shape,
+                "dtype": matrix.dtype,
+                "tensors": matrix.tensors,
+            }
+            for matrix in checkpoint.matrices()
+        ],
+        "unnamed": [
+            {
+                "name": unnamed.name,
+                "shape": checkpoint.tensors[unnamed.name].shape,
+                "dtype": checkpoint.tensors[unnamed.name].dtype,
+                "reason": unnamed.reason,
+            }
+            for unnamed in checkpoint.unnamed
+        ],
+    }
+
+
+def _heading(checkpoint: "Checkpoint") -> list[str]:
+    size = sum(tensor.bytes for tensor in checkpoint.tensors.values())
+    layout = f"{checkpoint.layout} names" if checkpoint.layout else "no known layout"
+    return [
+        f"{checkpoint.name}  {checkpoint.architecture or 'architecture not stated'}  ({layout})",
+        f"  {checkpoint.source.weights}" + (f"  at {checkpoint.source.revision}" if checkpoint.source.revision else ""),
+        f"  {len(checkpoint.tensors)} tensors, {size / 1e6:,.1f} MB, mostly {checkpoint.dtype}, "
+        f"{len(checkpoint.layers)} layers",
+    ]
+
+
+def _matrix_table(matrices: list["WeightMatrix"]) -> list[str]:
+    """One line for each kind of matrix: equal name, shape and storage."""
+    kinds: dict[tuple[Any, ...], list[WeightMatrix]] = defaultdict(list)
+    for matrix in matrices:
+        routed = "experts" if isinstance(matrix.expert, int) else matrix.expert
+        kinds[matrix.name, routed, matrix.shape, matrix.dtype].append(matrix)
+    rows = [("matrix", "layers", "experts", "shape (n, m)", "stored as")]
+    for (name, routed, shape, dtype), members in kinds.items():
+        layers = compact(member.layer for member in members if member.layer is not None)
+        numbers = compact(member.expert for member in members if isinstance(member.expert, int))
+        rows.append((name, layers, numbers if routed == "experts" else routed or "", str(shape), dtype))
+    return _aligned(rows) if len(rows) > 1 else ["no matrix could be named"]
+
+
+def _unnamed_table(checkpoint: "Checkpoint") -> list[str]:
+    """The tensors without a name, alike ones together."""
+    alike: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for unnamed in checkpoint.unnamed:
+        alike[re.sub(r"\d+", "*", unnamed.name), re.sub(r"\d+", "*", unnamed.reason)].append(unnamed.name)
+    if not alike:
+        return []
+    rows = [("not a neuron matrix", "tensors", "reason")]
+    for (pattern, reason), names in alike.items():
+        rows.append((names[0] if len(names) == 1 else pattern, str(len(names)), reason))
+    return ["", *_aligned(rows)]
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def compact(numbers: Iterable[int]) -> str:
+    """{0, 1, 2, 5} -> "0-2,5"."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

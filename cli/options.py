@@ -1,0 +1,52 @@
+"""The options that several commands share, each in one place."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A directory, a .safetensors or .gguf file, a Hub id in the local cache, a short alias, or demo.",
+    ),
+]
+Matrix = Annotated[str, typer.Option("--matrix", "-m", help="Which weight matrix: mlp_up, attn_q, ... or an alias.")]
+Layers = Annotated[str | None, typer.Option("--layers", help="Only these layers, such as 0-15,20.")]
+Experts = Annotated[
+    str, typer.Option("--experts", help="In mixture-of-experts layers: concat, shared, or the number of an expert.")
+]
+Revision = Annotated[str | None, typer.Option("--revision", help="Branch, tag or commit of a Hub id.")]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Directory for the results.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output, and nothing else.")]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1 or mps.")]
+MemoryBudget = Annotated[
+    str | None,
+    typer.Option("--memory-budget", help="Memory for weights at work, such as 4GiB.  [default: half of what is free]"),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no summary; warnings and errors only.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+class Precision(StrEnum):
+    """How products are computed."""
+
+    auto = "auto"
+    highest = "highest"
+
+
+class Scale(StrEnum):
+    """What the colours of a heatmap show."""
+
+    raw = "raw"
+    excess = "excess"
+
+
+class Format(StrEnum):
+    """File formats of figures."""
+
+    png = "png"
+    svg = "svg"
+    pdf = "pdf"

@@ -1,0 +1,50 @@
+"""What commands say: progress and warnings on standard error, results on standard output."""
+
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+_PATIENCE = 1.0  # seconds before a progress bar is worth a reader's attention
+
+
+def default_directory(command: str, model: str, matrix: str) -> Path:
+    """``docs-sim-out/<command>-<model>-<matrix>``, with nothing in it that a file system dislikes."""
+    return Path("docs-sim-out") / re.sub(r"[^\w.+-]+", "-", f"{command}-{model}-{matrix}")
+
+
+def warn(messages: list[str]) -> None:
+    """One line each on standard error."""
+    for message in messages:
+        print(f"docs-sim: warning: {message}", file=sys.stderr)
+
+
+def print_lines(lines: list[str]) -> None:
+    """Plain text for people on standard output, which wraps for nobody."""
+    print("\n".join(lines))
+
+
+@contextmanager
+def progress_bar(description: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """A bar on standard error, with the remaining time, if the work takes over a second and someone watches."""
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield lambda done, total: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    progress = Progress(*columns, console=console, transient=True)
+    task = progress.add_task(description, total=None)
+    starter = threading.Timer(_PATIENCE, progress.start)
+    starter.daemon = True
+    starter.start()
+    try:
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+    finally:
+        starter.cancel()
+        starter.join()
+        progress.stop()

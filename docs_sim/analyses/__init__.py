@@ -1,0 +1,1 @@
+"""The questions that users ask, and their answers as frozen results."""

@@ -1,0 +1,266 @@
+"""The grid of one matrix over the layers of a model: which layers resemble each other?"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from docs_sim.analyses.selection import select_layers
+from docs_sim.checkpoint import Checkpoint, WeightMatrix, open_checkpoint
+from docs_sim.engine.device import find_devices
+from docs_sim.engine.grid import DocsGrid, docs_grid
+from docs_sim.errors import InputError
+from docs_sim.indices import INDICES
+from docs_sim.indices.docs import QUANTILES
+from docs_sim.indices.gini import mean_gini
+from docs_sim.report.files import json_text, write_files
+from docs_sim.report.grids import GridFigure, draw_grid, figure_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_FLOAT_DTYPES = {"F64", "F32", "F16", "BF16"}
+
+
+@dataclass(frozen=True)
+class Heatmap:
+    """Similarities between the layers of one model.
+
+    Attributes:
+        model: ``name``, ``source``, ``revision``, ``architecture``, ``dtype``.
+        index: ``docs`` or ``docs_mean``.
+        matrix: canonical name.
+        labels: of the rows and columns: layer numbers.
+        grid: everything that the engine found.
+        warnings: what was left out, in words.
+        settings: how it was computed.
+        seconds: wall time of the computation.
+    """
+
+    model: dict[str, Any]
+    index: str
+    matrix: str
+    labels: list[str]
+    grid: DocsGrid
+    warnings: list[str]
+    settings: dict[str, Any]
+    seconds: float
+
+    @property
+    def values(self) -> np.ndarray:
+        """(L, L) similarities; the diagonal is 1 by definition."""
+        return self.grid.values
+
+    @property
+    def excess(self) -> np.ndarray:
+        """(L, L): (S - chance) / (1 - chance), NaN where chance is 1."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(self.grid.chance < 1, (self.values - self.grid.chance) / (1 - self.grid.chance), np.nan)
+
+    @property
+    def chance(self) -> float:
+        """What independent random matrices of these shapes give: the median over pairs where shapes differ."""
+        return float(np.median(_off_diagonal(self.grid.chance)))
+
+    @cached_property
+    def gini(self) -> float:
+        """Mean Gini coefficient of the rows; NaN for fewer than three layers."""
+        return mean_gini(self.values)
+
+    def to_frame(self) -> pd.DataFrame:
+        """The similarities as a frame, labelled by layer."""
+        return pd.DataFrame(self.values, index=self.labels, columns=self.labels)
+
+    def pairs(self) -> pd.DataFrame:
+        """One row for each pair of layers: similarity, excess, and the Gumbel fit of both sides (x and y)."""
+        rows, columns = np.triu_indices(len(self.labels), 1)
+        table: dict[str, Any] = {
+            "layer_x": [self.labels[row] for row in rows],
+            "layer_y": [self.labels[column] for column in columns],
+            self.index: self.values[rows, columns],
+            "excess": self.excess[rows, columns],
+            "chance": self.grid.chance[rows, columns],
+        }
+        for side, where in (("x", (rows, columns)), ("y", (columns, rows))):
+            for name in ("location", "scale", "mean"):
+                table[f"{name}_{side}"] = getattr(self.grid, name)[where]
+            for number, level in enumerate(QUANTILES):
+                table[f"q{level:.0%}_{side}".replace("%", "")] = self.grid.quantiles[(*where, number)]
+        return pd.DataFrame(table)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as plain values: what ``result.json`` holds (schema 1)."""
+        uniform = bool(np.ptp(_off_diagonal(self.grid.chance)) == 0)
+        return {
+            "schema": 1,
+            "command": "heatmap",
+            "docs_sim": version("docs-sim"),
+            "index": self.index,
+            "matrix": self.matrix,
+            "model": self.model,
+            "labels": self.labels,
+            "values": self.values,
+            "gini": self.gini,
+            "chance": self.chance,
+            "chance_values": None if uniform else self.grid.chance,
+            "excess": self.excess,
+            "fit": {
+                "location": self.grid.location,
+                "scale": self.grid.scale,
+                "mean": self.grid.mean,
+                "quantiles": {str(level): self.grid.quantiles[:, :, number] for number, level in enumerate(QUANTILES)},
+            },
+            "zero_columns": self.grid.zero_columns,
+            "warnings": self.warnings,
+            "settings": self.settings,
+            "seconds": round(self.seconds, 3),
+        }
+
+    def plot(self, *, scale: str = "raw", vmin: float | None = None, vmax: float | None = None) -> "Figure":
+        """Draw the grid.
+
+        Args:
+            scale: ``raw`` colours by similarity, ``excess`` by the excess over chance.
+            vmin: lower end of the colour scale; the smallest value off the diagonal if None.
+            vmax: upper end; the largest value off the diagonal if None.
+
+        Raises:
+            InputError: if ``vmin`` is not below ``vmax``.
+        """
+        title = INDICES[self.index].title
+        gini = "" if np.isnan(self.gini) else f"Gini {self.gini:.3f}, "
+        subtitle = f"{title} of {self.matrix}, {gini}chance level {self.chance:.4f}"
+        label = f"{title}: excess over chance" if scale == "excess" else title
+        values = self.excess if scale == "excess" else self.values
+        return draw_grid(GridFigure(values, self.labels, str(self.model["name"]), subtitle, label, "layer", vmin, vmax))
+
+    def save(
+        self,
+        directory: str | Path,
+        *,
+        formats: Sequence[str] = ("png",),
+        scale: str = "raw",
+        vmin: float | None = None,
+        vmax: float | None = None,
+    ) -> list[Path]:
+        """Write ``result.json``, ``grid.csv``, ``pairs.csv`` and ``heatmap.<format>``; all of them or none.
+
+        Raises:
+            InputError: if the directory cannot be written.
+        """
+        figure = self.plot(scale=scale, vmin=vmin, vmax=vmax)
+        contents = {f"heatmap.{suffix}": figure_bytes(figure, suffix) for suffix in formats}
+        contents["grid.csv"] = self.to_frame().to_csv(index_label="layer").encode()
+        contents["pairs.csv"] = self.pairs().to_csv(index=False).encode()
+        contents["result.json"] = json_text(self.to_dict()).encode()
+        return write_files(Path(directory), contents)
+
+
+def heatmap(
+    model: str | Path | Checkpoint,
+    matrix: str = "mlp_up",
+    *,
+    index: str = "docs",
+    layers: str | Sequence[int] | None = None,
+    experts: str | int = "concat",
+    revision: str | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+    memory_budget: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Heatmap:
+    """Compare one matrix over all pairs of layers of a model.
+
+    Args:
+        model: anything that ``open_checkpoint`` takes, or a checkpoint.
+        matrix: canonical name or alias.
+        index: ``docs`` or ``docs_mean``.
+        layers: ``"0-15,20"`` or numbers; all if None.
+        experts: of mixture-of-experts layers: ``concat``, ``shared`` or a number.
+        revision: branch, tag or commit of a Hub id.
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
+        precision: ``auto`` or ``highest`` (float32 products everywhere).
+        memory_budget: bytes for prepared matrices; half of the free memory if None.
+        progress: called with the pairs done and the pairs in all.
+
+    Raises:
+        InputError: whatever is wrong with the arguments or the checkpoint, in one line.
+
+    >>> import docs_sim
+    >>> docs_sim.heatmap("demo", matrix="mlp_up").values.shape
+    (8, 8)
+    """
+    if index not in INDICES:
+        raise InputError(f"unknown index {index!r}; known: {', '.join(INDICES)}")
+    if precision not in ("auto", "highest"):
+        raise InputError(f"unknown precision {precision!r}; known: auto, highest")
+    devices = find_devices(device)
+    checkpoint = model if isinstance(model, Checkpoint) else open_checkpoint(model, revision)
+    matrices, warnings = select_layers(checkpoint, matrix, layers, experts)
+    if len(matrices) < 2:
+        raise InputError(f"{checkpoint.name}: a heatmap needs at least two layers with {matrices[0].name}")
+    total, done = len(matrices) * (len(matrices) - 1) // 2, 0
+
+    def advance(pairs: int) -> None:
+        nonlocal done
+        done += pairs
+        progress(done, total)
+
+    started = time.monotonic()
+    grid = docs_grid(
+        matrices,
+        index=index,
+        devices=devices,
+        precision=precision,
+        memory_budget=memory_budget,
+        progress=advance,
+    )
+    return Heatmap(
+        model=describe_model(checkpoint, matrices),
+        index=index,
+        matrix=matrices[0].name,
+        labels=[str(one.layer) for one in matrices],
+        grid=grid,
+        warnings=warnings + _zero_columns(matrices, grid),
+        settings={
+            "device": ",".join(map(str, devices)),
+            "precision": precision,
+            "product": grid.product,
+            "exact_pairs": grid.exact_pairs,
+            "memory_budget": memory_budget,
+            "experts": experts if any(len(one.parts) > 1 or one.expert is not None for one in matrices) else None,
+            "sample": None,
+        },
+        seconds=time.monotonic() - started,
+    )
+
+
+def describe_model(checkpoint: Checkpoint, matrices: Sequence[WeightMatrix]) -> dict[str, Any]:
+    """The ``model`` entry of a result."""
+    dtypes = list(dict.fromkeys(matrix.dtype for matrix in matrices))
+    dequantized = [dtype for dtype in dtypes if dtype not in _FLOAT_DTYPES]
+    return {
+        "name": checkpoint.name,
+        "source": str(checkpoint.source.weights),
+        "revision": checkpoint.source.revision,
+        "architecture": checkpoint.architecture,
+        "dtype": f"dequantized from {', '.join(dequantized)}" if dequantized else ", ".join(dtypes),
+    }
+
+
+def _zero_columns(matrices: Sequence[WeightMatrix], grid: DocsGrid) -> list[str]:
+    return [
+        f"{matrix.key}: {count} of {matrix.shape[1]} columns are zero and were left out"
+        for matrix, count in zip(matrices, grid.zero_columns, strict=True)
+        if count
+    ]
+
+
+def _off_diagonal(values: np.ndarray) -> np.ndarray:
+    return values[~np.eye(len(values), dtype=bool)]

@@ -1,0 +1,104 @@
+"""Which matrices of a checkpoint a question is about: layers and experts."""
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
+
+from docs_sim.checkpoint import Checkpoint, WeightMatrix
+from docs_sim.checkpoint.matrix import concatenate
+from docs_sim.errors import InputError
+
+
+def parse_layers(text: str, available: Sequence[int]) -> list[int]:
+    """``0-15,20`` -> layer numbers, sorted.
+
+    Raises:
+        InputError: if it is no such list, or names a layer that is not available.
+    """
+    wanted: set[int] = set()
+    for item in text.split(","):
+        found = re.fullmatch(r"\s*(\d{1,6})(?:\s*-\s*(\d{1,6}))?\s*", item)
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+        if first > last:
+            raise InputError(f"layers {text!r}: write them like 0-15 or 0,4,8-11")
+        wanted.update(range(first, last + 1))
+    return _checked(wanted, available)
+
+
+def _checked(wanted: set[int], available: Sequence[int]) -> list[int]:
+    missing = wanted.difference(available)
+    if missing:
+        raise InputError(f"layers {_ranges(sorted(missing))} are not there; there are {_ranges(available)}")
+    return sorted(wanted)
+
+
+def _ranges(layers: Sequence[int]) -> str:
+    """[0, 1, 2, 5] -> "0-2, 5"."""
+    starts = [layers[0], *(after for before, after in pairwise(layers) if after != before + 1)]
+    stops = [*(before for before, after in pairwise(layers) if after != before + 1), layers[-1]]
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, stops, strict=True))
+
+
+def select_layers(
+    checkpoint: Checkpoint, matrix: str, layers: str | Sequence[int] | None = None, experts: str | int = "concat"
+) -> tuple[list[WeightMatrix], list[str]]:
+    """One matrix for each layer, and what was left out, in words.
+
+    Args:
+        checkpoint: the model.
+        matrix: canonical name or alias.
+        layers: ``"0-15,20"`` or numbers; all that have the matrix if None.
+        experts: in a mixture-of-experts layer: ``concat`` (all experts side by side), ``shared``, or a number.
+
+    Raises:
+        InputError: if the matrix, a layer or an expert is not there.
+    """
+    by_layer: dict[int, list[WeightMatrix]] = defaultdict(list)
+    for candidate in checkpoint.matrices(matrix):
+        if candidate.layer is not None:
+            by_layer[candidate.layer].append(candidate)
+    if not by_layer:
+        raise InputError(f"{checkpoint.name}: {checkpoint.matrices(matrix)[0].name} is not in the layers")
+    available = sorted(by_layer)
+    if layers is None:
+        chosen = available
+    else:
+        chosen = parse_layers(layers, available) if isinstance(layers, str) else _checked(set(layers), available)
+    selected = {layer: _of_experts(by_layer[layer], experts) for layer in chosen}
+    found = {layer: one for layer, one in selected.items() if one is not None}
+    if not found:
+        raise InputError(f"{checkpoint.name}: no layer has {_expert_words(experts)}; {_experts_there(by_layer)}")
+    notes = []
+    without = [layer for layer in checkpoint.layers if layer not in by_layer]
+    if without and layers is None:
+        notes.append(f"layers {_ranges(without)} have no {matrix}")
+    if len(found) < len(selected):
+        missing = sorted(selected.keys() - found.keys())
+        notes.append(f"layers {_ranges(missing)} left out: without {_expert_words(experts)}")
+    return list(found.values()), notes
+
+
+def _of_experts(matrices: list[WeightMatrix], experts: str | int) -> WeightMatrix | None:
+    """The matrix of one layer that ``experts`` asks for. A dense layer stands for itself under ``concat``."""
+    if experts == "concat":
+        routed = [matrix for matrix in matrices if matrix.expert != "shared"]
+        return concatenate(routed) if routed else None
+    wanted: str | int = int(experts) if str(experts).isdecimal() else experts
+    if wanted != "shared" and not isinstance(wanted, int):
+        raise InputError(f"experts {experts!r}: give concat, shared or the number of an expert")
+    return next((matrix for matrix in matrices if matrix.expert == wanted), None)
+
+
+def _expert_words(experts: str | int) -> str:
+    return "a shared expert" if experts == "shared" else f"an expert {experts}"
+
+
+def _experts_there(by_layer: dict[int, list[WeightMatrix]]) -> str:
+    experts = {matrix.expert for matrices in by_layer.values() for matrix in matrices} - {None}
+    numbers = sorted(expert for expert in experts if isinstance(expert, int))
+    if not experts:
+        return "this model has no experts"
+    return "there are " + ", ".join(
+        [*([_ranges(numbers)] if numbers else []), *(["shared"] if "shared" in experts else [])]
+    )

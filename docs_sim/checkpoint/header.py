@@ -1,0 +1,153 @@
+"""The header of a safetensors file, read as untrusted bytes. No tensor data is touched and torch is not imported."""
+
+import json
+import os
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from docs_sim.errors import InputError
+
+# The same limit as the safetensors library: a longer header is an attack, or not a header.
+MAX_HEADER_BYTES = 100_000_000
+_LENGTH_BYTES = 8
+_MAX_DIMENSIONS = 64  # what torch allows
+_LFS_POINTER = b"version https://git-lfs"
+
+# Storage type -> (bits an element, name of the torch dtype).
+DTYPES: dict[str, tuple[int, str]] = {
+    "F64": (64, "float64"),
+    "F32": (32, "float32"),
+    "F16": (16, "float16"),
+    "BF16": (16, "bfloat16"),
+    "F8_E4M3": (8, "float8_e4m3fn"),
+    "F8_E5M2": (8, "float8_e5m2"),
+    "F8_E8M0": (8, "float8_e8m0fnu"),
+    "F8_E4M3FNUZ": (8, "float8_e4m3fnuz"),
+    "F8_E5M2FNUZ": (8, "float8_e5m2fnuz"),
+    "F6_E2M3": (6, ""),
+    "F6_E3M2": (6, ""),
+    "F4": (4, "float4_e2m1fn_x2"),
+    "C64": (64, "complex64"),
+    "I64": (64, "int64"),
+    "I32": (32, "int32"),
+    "I16": (16, "int16"),
+    "I8": (8, "int8"),
+    "U64": (64, "uint64"),
+    "U32": (32, "uint32"),
+    "U16": (16, "uint16"),
+    "U8": (8, "uint8"),
+    "BOOL": (8, "bool"),
+}
+
+
+@dataclass(frozen=True)
+class TensorHeader:
+    """Where one tensor lies: its storage type, shape, and bytes [begin, end) counted from the start of the file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+def read_header(path: Path) -> dict[str, TensorHeader]:
+    """The tensors of a safetensors file, in the order of its header.
+
+    Raises:
+        InputError: naming the file, if it cannot be read or its header is not valid.
+    """
+    try:
+        with path.open("rb") as file:
+            file_bytes = os.fstat(file.fileno()).st_size
+            start = file.read(max(_LENGTH_BYTES, len(_LFS_POINTER)))
+            header_bytes = _header_length(start, file_bytes, path)
+            file.seek(_LENGTH_BYTES)
+            header = _parse(file.read(header_bytes), path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    data_start = _LENGTH_BYTES + header_bytes
+    tensors = {name: _tensor(name, entry, data_start, path) for name, entry in header.items()}
+    _check_layout(tensors, data_start, file_bytes, path)
+    return tensors
+
+
+def _header_length(start: bytes, file_bytes: int, path: Path) -> int:
+    if not start:
+        raise InputError(f"{path}: the file is empty; download it again")
+    if start.startswith(_LFS_POINTER):
+        raise InputError(f"{path}: is a Git LFS pointer, not the weights; run `git lfs pull` in that repository")
+    if len(start) < _LENGTH_BYTES:
+        raise InputError(f"{path}: is not a safetensors file (only {file_bytes} bytes)")
+    length = int(struct.unpack("<Q", start[:_LENGTH_BYTES])[0])
+    if length > MAX_HEADER_BYTES:
+        raise InputError(f"{path}: is not a safetensors file (a header of {length:,} bytes, over {MAX_HEADER_BYTES:,})")
+    if _LENGTH_BYTES + length > file_bytes:
+        raise InputError(
+            f"{path}: is cut short in its header (of {_LENGTH_BYTES + length:,} bytes it has {file_bytes:,}); download it again"
+        )
+    return length
+
+
+def _parse(text: bytes, path: Path) -> dict[str, Any]:
+    try:
+        header = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
+    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: its header is not valid ({error})") from error
+    if not isinstance(header, dict):
+        raise InputError(f"{path}: its header is not valid (a JSON {type(header).__name__}, not an object)")
+    header.pop("__metadata__", None)
+    return header
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in mapping:
+            raise ValueError(f"{name!r} occurs twice")
+        mapping[name] = value
+    return mapping
+
+
+def _tensor(name: str, entry: object, data_start: int, path: Path) -> TensorHeader:
+    fault = f"{path}: the header entry of tensor {name!r} is not valid"
+    if not isinstance(entry, dict):
+        raise InputError(fault)
+    dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise InputError(f"{fault}: unknown dtype {dtype!r}")
+    if not _naturals(shape) or not _naturals(offsets):
+        raise InputError(f"{fault}: shape {shape!r}, data_offsets {offsets!r}")
+    if len(shape) > _MAX_DIMENSIONS or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise InputError(f"{fault}: shape {shape!r}, data_offsets {offsets!r}")
+    elements = 1
+    for size in shape:
+        elements *= size
+    if elements * DTYPES[dtype][0] != (offsets[1] - offsets[0]) * 8:
+        raise InputError(f"{fault}: shape {shape} of {dtype} does not fill {offsets[1] - offsets[0]} bytes")
+    return TensorHeader(dtype, tuple(shape), data_start + offsets[0], data_start + offsets[1])
+
+
+def _naturals(values: object) -> TypeGuard[list[int]]:
+    return isinstance(values, list) and all(type(value) is int and 0 <= value < 2**63 for value in values)
+
+
+def _check_layout(tensors: dict[str, TensorHeader], data_start: int, file_bytes: int, path: Path) -> None:
+    """The tensors must follow each other without overlap or gap, to the end of the file."""
+    position, previous = data_start, ""
+    for name, tensor in _by_position(tensors.items()):
+        if tensor.begin != position:
+            fault = "overlap" if tensor.begin < position else "leave a gap"
+            between = f"tensors {previous!r} and {name!r}" if previous else f"the header and tensor {name!r}"
+            raise InputError(f"{path}: its header is not valid ({between} {fault})")
+        position, previous = tensor.end, name
+    if position > file_bytes:
+        raise InputError(f"{path}: is cut short ({file_bytes:,} of {position:,} bytes); download it again")
+    if position < file_bytes:
+        raise InputError(f"{path}: has {file_bytes - position:,} bytes after the last tensor; download it again")
+
+
+def _by_position(tensors: Iterable[tuple[str, TensorHeader]]) -> list[tuple[str, TensorHeader]]:
+    return sorted(tensors, key=lambda item: (item[1].begin, item[1].end))

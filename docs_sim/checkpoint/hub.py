@@ -1,0 +1,61 @@
+"""Snapshots in the Hugging Face cache: a Hub id and a revision -> the directory that holds them."""
+
+from pathlib import Path
+
+from docs_sim.errors import InputError
+
+
+def cached_snapshot(hub_id: str, revision: str | None = None) -> tuple[Path, str]:
+    """The directory of a snapshot that is already in the cache, and its commit.
+
+    Args:
+        hub_id: ``org/name``.
+        revision: a branch, tag or commit; ``main`` if None, and if that is not recorded the newest snapshot.
+
+    Raises:
+        InputError: if the model or the revision is not in the cache.
+    """
+    folder = _cache_folder(hub_id)
+    snapshots = _newest_first(folder / "snapshots")
+    if not snapshots:
+        raise InputError(f"{hub_id}: is not in the Hugging Face cache; download it with `hf download {hub_id}`")
+    commit = _commit(folder, revision or "main")
+    if commit is None and revision is None:
+        return snapshots[0], snapshots[0].name
+    matching = [snapshot for snapshot in snapshots if snapshot.name == (commit or revision)]
+    if not matching:
+        known = ", ".join([*_names(folder / "refs"), *(snapshot.name[:12] for snapshot in snapshots)])
+        raise InputError(
+            f"{hub_id}: revision {revision or 'main'!r} is not in the Hugging Face cache, which has {known}"
+        )
+    return matching[0], matching[0].name
+
+
+def is_cached(hub_id: str) -> bool:
+    """Whether any snapshot of the model is in the cache."""
+    return bool(_newest_first(_cache_folder(hub_id) / "snapshots"))
+
+
+def _cache_folder(hub_id: str) -> Path:
+    from huggingface_hub.constants import HF_HUB_CACHE  # honours HF_HOME and HF_HUB_CACHE; slow to import
+
+    return Path(HF_HUB_CACHE) / f"models--{hub_id.replace('/', '--')}"
+
+
+def _commit(folder: Path, revision: str) -> str | None:
+    """What a branch or tag points to. Names are compared with what is there: a revision is never a path."""
+    references = folder / "refs"
+    if revision not in _names(references):
+        return None
+    return (references / revision).read_text(encoding="utf-8").strip()
+
+
+def _names(references: Path) -> list[str]:
+    return sorted(str(path.relative_to(references)) for path in references.rglob("*") if path.is_file())
+
+
+def _newest_first(snapshots: Path) -> list[Path]:
+    if not snapshots.is_dir():
+        return []
+    directories = [path for path in snapshots.iterdir() if path.is_dir()]
+    return sorted(directories, key=lambda path: path.stat().st_mtime, reverse=True)

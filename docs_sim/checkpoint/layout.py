@@ -1,0 +1,242 @@
+"""Tensor names -> named neuron matrices. What a model family calls its tensors is data: ``layouts/*.toml``.
+
+A layout is chosen by the names that are there and checked by their shapes, never by ``model_type``, so that a new
+model with familiar names works on the day it appears.
+"""
+
+import re
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from itertools import pairwise
+
+from docs_sim.checkpoint.matrix import Part, WeightMatrix
+from docs_sim.checkpoint.matrix_names import ALIASES
+from docs_sim.checkpoint.stored import StoredTensor
+
+_EXPERT = re.compile(r"\.(\d+)(?=\.|$)")
+
+# What must agree inside a layer, as (matrix, 0 = out or 1 = in) pairs: neurons are read as they are written, and
+# attention and MLP write into the same space. GPT-2 and GPT-BigCode share names and differ in orientation: this tells.
+_RELATIONS = (
+    (("mlp_up", 0), ("mlp_down", 1)),
+    (("mlp_gate", 0), ("mlp_down", 1)),
+    (("mlp_up", 1), ("mlp_down", 0)),
+    (("mlp_gate", 1), ("mlp_down", 0)),
+    (("attn_q", 0), ("attn_o", 1)),
+    (("attn_o", 0), ("mlp_down", 0)),
+)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How one family names its tensors.
+
+    Attributes:
+        name: of the file.
+        layer: matches a tensor name up to its layer; groups ``prefix``, ``layer``, ``path``.
+        in_out: whether matrices are stored (in, out).
+        dense, experts, shared: path inside the layer -> matrix name; ``{expert}`` stands for a number.
+        fused: path inside the layer -> the matrices that its output rows hold, in order.
+        outside: path outside the layers -> matrix name; always stored (out, in).
+    """
+
+    name: str
+    layer: re.Pattern[str]
+    in_out: bool
+    dense: Mapping[str, str]
+    experts: Mapping[str, str]
+    shared: Mapping[str, str]
+    fused: Mapping[str, tuple[str, ...]]
+    outside: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Unnamed:
+    """A tensor that is no neuron matrix, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Naming:
+    """What a layout makes of a checkpoint: the matrices, and every other tensor with the reason."""
+
+    layout: str | None
+    matrices: tuple[WeightMatrix, ...]
+    unnamed: tuple[Unnamed, ...]
+
+
+@cache
+def layouts() -> tuple[Layout, ...]:
+    """All built-in layouts, by name."""
+    folder = files(__package__) / "layouts"
+    entries = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".toml")), key=lambda e: e.name)
+    return tuple(parse_layout(entry.name.removesuffix(".toml"), entry.read_text(encoding="utf-8")) for entry in entries)
+
+
+def parse_layout(name: str, text: str) -> Layout:
+    """A layout from the text of its TOML file."""
+    table = tomllib.loads(text)
+    before, after = map(re.escape, table["layer"].split("{layer}"))
+    return Layout(
+        name=name,
+        layer=re.compile(rf"(?P<prefix>(?:.*?\.)??){before}(?P<layer>\d+){after}(?P<path>.+)"),
+        in_out=table.get("stored") == "in_out",
+        dense=_by_path(table.get("matrices", {})),
+        experts=_by_path(table.get("experts", {})),
+        shared=_by_path(table.get("shared", {})),
+        fused={path: tuple(names) for path, names in table.get("fused", {}).items()},
+        outside=_by_path(table.get("outside", {})),
+    )
+
+
+def _by_path(table: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    return {path: name for name, paths in table.items() for path in paths}
+
+
+def name_tensors(tensors: Mapping[str, StoredTensor]) -> Naming:
+    """Name the tensors by the layout that names the most of them consistently."""
+    namings = [_apply(layout, tensors) for layout in layouts()]
+    best = max(namings, key=lambda naming: sum(matrix.layer is not None for matrix in naming.matrices))
+    if any(matrix.layer is not None for matrix in best.matrices):
+        return best
+    return Naming(None, (), tuple(Unnamed(name, "no layout knows names like this") for name in tensors))
+
+
+def _apply(layout: Layout, tensors: Mapping[str, StoredTensor]) -> Naming:
+    reasons: dict[str, str] = {}
+    by_prefix: dict[str, list[WeightMatrix]] = defaultdict(list)
+    outside: list[WeightMatrix] = []
+    splits: list[tuple[str, int, StoredTensor, tuple[str, ...]]] = []
+    for name, tensor in tensors.items():
+        plain = name.removesuffix(".weight")
+        found = layout.layer.fullmatch(plain)
+        if len(tensor.shape) != 2:
+            reasons[name] = _shape_reason(tensor)
+        elif found is None:
+            matrix = _outside(layout, plain)
+            if matrix is None:
+                reasons[name] = "outside the layers, neither embedding nor head"
+            else:
+                outside.append(WeightMatrix(matrix, None, None, None, (Part(tensor),)))
+        elif found["path"] in layout.fused:
+            splits.append((found["prefix"], int(found["layer"]), tensor, layout.fused[found["path"]]))
+        else:
+            matrix, expert = _in_layer(layout, found["path"])
+            if matrix is None:
+                reasons[name] = f"in a layer, but no matrix of the {layout.name} layout"
+            else:
+                part = Part(tensor, layout.in_out)
+                by_prefix[found["prefix"]].append(WeightMatrix(matrix, int(found["layer"]), expert, None, (part,)))
+    for prefix, layer, tensor, names in splits:
+        outputs = (m for m in by_prefix[prefix] if m.layer == layer and m.name == "attn_o")
+        parts = _split_fused(Part(tensor, layout.in_out), names, next(outputs, None))
+        if parts is None:
+            reasons[tensor.name] = f"its shape {tensor.shape} cannot be split into {', '.join(names)}"
+        else:
+            by_prefix[prefix] += [WeightMatrix(name, layer, None, None, (part,)) for name, part in parts.items()]
+    stack = _main_stack(by_prefix, reasons)
+    consistent = _check_shapes(_without_duplicates(stack + outside, reasons), reasons)
+    named = {name for matrix in consistent for name in matrix.tensors}
+    unnamed = tuple(Unnamed(name, reasons[name]) for name in tensors if name not in named)
+    return Naming(layout.name, tuple(sorted(consistent, key=_order)), unnamed)
+
+
+def _order(matrix: WeightMatrix) -> tuple[bool, int, int, bool, int]:
+    number = matrix.expert if isinstance(matrix.expert, int) else 0
+    position = list(ALIASES).index(matrix.name)
+    return matrix.layer is None, matrix.layer or 0, position, matrix.expert == "shared", number
+
+
+def _shape_reason(tensor: StoredTensor) -> str:
+    if len(tensor.shape) == 1:
+        return "a vector: norm or bias"
+    return f"has {len(tensor.shape)} dimensions"
+
+
+def _outside(layout: Layout, plain: str) -> str | None:
+    parts = plain.split(".")
+    suffixes = (".".join(parts[start:]) for start in range(len(parts)))
+    return next((layout.outside[suffix] for suffix in suffixes if suffix in layout.outside), None)
+
+
+def _in_layer(layout: Layout, path: str) -> tuple[str | None, int | str | None]:
+    """The matrix at a path inside a layer, and its expert."""
+    if path in layout.dense:
+        return layout.dense[path], None
+    if path in layout.shared:
+        return layout.shared[path], "shared"
+    number = _EXPERT.search(path)
+    if number is None:
+        return None, None
+    return layout.experts.get(_EXPERT.sub(".{expert}", path, count=1)), int(number[1])
+
+
+def _split_fused(fused: Part, names: tuple[str, ...], output: WeightMatrix | None) -> dict[str, Part] | None:
+    """The matrices that share a tensor: gate and up are halves; q is as wide as attn_o reads, k and v are the rest."""
+    total = fused.out_in[0]
+    first = total // 2
+    if names[0] == "attn_q":
+        first = 0 if output is None else output.parts[0].out_in[1]
+    rest, remainder = divmod(total - first, len(names) - 1)
+    if first <= 0 or rest <= 0 or remainder:
+        return None
+    bounds = [0, *(first + rest * count for count in range(len(names)))]
+    return {name: replace(fused, rows=rows) for name, rows in zip(names, pairwise(bounds), strict=True)}
+
+
+def _main_stack(by_prefix: Mapping[str, list[WeightMatrix]], reasons: dict[str, str]) -> list[WeightMatrix]:
+    """The largest stack of layers; towers beside it (a vision encoder) are set aside with a reason."""
+    if not by_prefix:
+        return []
+    sizes = Counter({prefix: sum(_elements(matrix) for matrix in stack) for prefix, stack in by_prefix.items()})
+    main = max(sizes, key=lambda prefix: sizes[prefix])
+    for prefix, stack in by_prefix.items():
+        if prefix != main:
+            reason = f"in another stack of layers ({prefix or 'no prefix'}) than the main one ({main or 'no prefix'})"
+            reasons.update((name, reason) for matrix in stack for name in matrix.tensors)
+    return by_prefix[main]
+
+
+def _elements(matrix: WeightMatrix) -> int:
+    return matrix.shape[0] * matrix.shape[1]
+
+
+def _without_duplicates(matrices: Iterable[WeightMatrix], reasons: dict[str, str]) -> list[WeightMatrix]:
+    unique: dict[str, WeightMatrix] = {}
+    for matrix in matrices:
+        first = unique.setdefault(matrix.key, matrix)
+        if first is not matrix:
+            reasons.update((name, f"a second {matrix.key}, after {first.tensors[0]}") for name in matrix.tensors)
+    return list(unique.values())
+
+
+def _check_shapes(matrices: list[WeightMatrix], reasons: dict[str, str]) -> list[WeightMatrix]:
+    """Leave out each layer (or expert) whose shapes contradict each other: there the layout is not to be trusted."""
+    groups: dict[tuple[int | None, int | str | None], dict[str, WeightMatrix]] = defaultdict(dict)
+    for matrix in matrices:
+        groups[matrix.layer, matrix.expert][matrix.name] = matrix
+    consistent: list[WeightMatrix] = []
+    for group in groups.values():
+        contradiction = _contradiction(group)
+        if contradiction is None:
+            consistent.extend(group.values())
+        else:
+            reasons.update((name, contradiction) for matrix in group.values() for name in matrix.tensors)
+    return consistent
+
+
+def _contradiction(group: Mapping[str, WeightMatrix]) -> str | None:
+    for (left, left_axis), (right, right_axis) in _RELATIONS:
+        if left in group and right in group:
+            shapes = group[left].parts[0].out_in, group[right].parts[0].out_in
+            if shapes[0][left_axis] != shapes[1][right_axis]:
+                return (
+                    f"its layer has {left} {shapes[0]} and {right} {shapes[1]} (out, in), which contradict each other"
+                )
+    return None

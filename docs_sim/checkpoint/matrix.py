@@ -1,0 +1,112 @@
+"""WeightMatrix: one named neuron matrix of a checkpoint, loaded when asked."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from docs_sim.checkpoint.matrix_names import WRITERS
+from docs_sim.checkpoint.stored import StoredTensor
+from docs_sim.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Part:
+    """A stored tensor, or some of its output rows.
+
+    Attributes:
+        tensor: the tensor in the file.
+        in_out: whether the file stores (in, out), as GPT-2's Conv1D does.
+        rows: the output rows [start, stop) that belong to the matrix; all of them if None.
+    """
+
+    tensor: StoredTensor
+    in_out: bool = False
+    rows: tuple[int, int] | None = None
+
+    @property
+    def out_in(self) -> tuple[int, int]:
+        """The shape (out, in) of the part."""
+        first, second = self.tensor.shape
+        out, inputs = (second, first) if self.in_out else (first, second)
+        return (out if self.rows is None else self.rows[1] - self.rows[0]), inputs
+
+    def load(self) -> "Tensor":
+        """The (out, in) tensor, a view of the file where the storage allows it."""
+        stored = self.tensor.read()
+        # FP8 and packed integers stand for other numbers until they are scaled: refused, never cast.
+        if not stored.is_floating_point() or stored.element_size() < 2:
+            raise InputError(
+                f"{self.tensor.path}: {self.tensor.name} is stored as {self.tensor.dtype}, which cannot be dequantized; use "
+                "a float version of this checkpoint"
+            )
+        oriented = stored.T if self.in_out else stored
+        return oriented if self.rows is None else oriented[self.rows[0] : self.rows[1]]
+
+
+@dataclass(frozen=True)
+class WeightMatrix:
+    """A neuron matrix (n, m): columns are neurons, n is the width of the space that they read or write.
+
+    Attributes:
+        name: canonical name, such as "mlp_up".
+        layer: layer number, None outside the layers.
+        expert: number of the expert, "shared", or None.
+        stack: "encoder" or "decoder" where a model has both, else None.
+        parts: what is stored of it, joined along the neurons.
+    """
+
+    name: str
+    layer: int | None
+    expert: int | str | None
+    stack: str | None
+    parts: tuple[Part, ...]
+
+    @property
+    def key(self) -> str:
+        """``layers.3.mlp_up``, ``layers.3.experts.0.mlp_up``, ``layers.3.shared.mlp_up``, ``embed``."""
+        stack = [] if self.stack is None else [self.stack]
+        layer = [] if self.layer is None else ["layers", str(self.layer)]
+        expert = [] if self.expert is None else ["experts", str(self.expert)]
+        if self.expert == "shared":
+            expert = ["shared"]
+        return ".".join([*stack, *layer, *expert, self.name])
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n, m)."""
+        shapes = [part.out_in if self.name in WRITERS else part.out_in[::-1] for part in self.parts]
+        return shapes[0][0], sum(neurons for _, neurons in shapes)
+
+    @property
+    def dtype(self) -> str:
+        """The storage type as the file's format calls it, such as "BF16" or "Q4_1"."""
+        return "+".join(dict.fromkeys(part.tensor.dtype for part in self.parts))
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Names of the stored tensors."""
+        return tuple(dict.fromkeys(part.tensor.name for part in self.parts))
+
+    def load(self) -> "Tensor":
+        """The matrix (n, m) as stored, memory-mapped: a view of the file unless parts must be joined or dequantized.
+
+        Raises:
+            InputError: if the file has changed or holds a storage type that is not dequantized.
+        """
+        loaded = [part.load() if self.name in WRITERS else part.load().T for part in self.parts]
+        if len(loaded) == 1:
+            return loaded[0]
+        import torch
+
+        return torch.cat([matrix.T for matrix in loaded]).T
+
+
+def concatenate(matrices: Sequence[WeightMatrix]) -> WeightMatrix:
+    """The neurons of several matrices of one layer as one matrix: all experts side by side."""
+    widths = {matrix.shape[0] for matrix in matrices}
+    if len(widths) > 1:
+        raise InputError(f"{matrices[0].key} and its siblings differ in n: {sorted(widths)}")
+    return replace(matrices[0], expert=None, parts=tuple(part for matrix in matrices for part in matrix.parts))

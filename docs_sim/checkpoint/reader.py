@@ -1,0 +1,96 @@
+"""The files of a checkpoint -> every tensor that they store. Headers only; no weight is read."""
+
+import json
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from docs_sim.checkpoint.gguf import read_gguf_tensors
+from docs_sim.checkpoint.header import TensorHeader, read_header
+from docs_sim.checkpoint.source import Source
+from docs_sim.checkpoint.stored import StoredTensor
+from docs_sim.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_MAX_JSON_BYTES = 100_000_000
+
+
+def read_files(source: Source) -> tuple[dict[str, StoredTensor], str | None]:
+    """All tensors of a checkpoint by name, in the order of its files, and the architecture that it states.
+
+    Raises:
+        InputError: naming the file that is missing, cut short or not valid.
+    """
+    if source.weights.suffix == ".gguf":
+        return read_gguf_tensors(source.weights)
+    read = _read_shards if source.weights.name.endswith(".index.json") else _read_file
+    return read(source.weights), _architecture(source.directory / "config.json")
+
+
+def _architecture(config: Path) -> str | None:
+    if not config.is_file():
+        return None
+    content = read_json(config)
+    names = content.get("architectures")
+    name = names[0] if isinstance(names, list) and names else content.get("model_type")
+    return name if isinstance(name, str) else None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from an untrusted file.
+
+    Raises:
+        InputError: if the file cannot be read, is over 100 MB, or holds no JSON object.
+    """
+    try:
+        if path.stat().st_size > _MAX_JSON_BYTES:
+            raise InputError(f"{path}: is over {_MAX_JSON_BYTES:,} bytes, which is no JSON file of a model")
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: is not valid JSON ({error})") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: is not valid (a JSON {type(content).__name__}, not an object)")
+    return content
+
+
+def _read_file(path: Path) -> dict[str, StoredTensor]:
+    return {name: _stored(name, header, path) for name, header in read_header(path).items()}
+
+
+def _stored(name: str, header: TensorHeader, path: Path) -> StoredTensor:
+    read = partial(_map_tensor, path, header)
+    return StoredTensor(name, header.shape, header.dtype, path, header.end - header.begin, read)
+
+
+def _map_tensor(path: Path, header: TensorHeader) -> "Tensor":
+    from docs_sim.checkpoint.memory_map import map_tensor  # imports torch, which listing a checkpoint does not need
+
+    return map_tensor(path, header)
+
+
+def _read_shards(index: Path) -> dict[str, StoredTensor]:
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
+        raise InputError(f"{index}: has no valid weight_map (tensor name -> file name)")
+    shards: dict[str, dict[str, StoredTensor]] = {}
+    for shard in dict.fromkeys(weight_map.values()):
+        path = _shard_path(index, shard)
+        if not path.is_file():
+            raise InputError(f"{index}: names the shard {shard}, which is not there; download it")
+        shards[shard] = _read_file(path)
+    for name, shard in weight_map.items():
+        if name not in shards[shard]:
+            raise InputError(f"{index}: says that {shard} holds {name!r}, which it does not")
+    return {name: shards[shard][name] for name, shard in weight_map.items()}
+
+
+def _shard_path(index: Path, shard: str) -> Path:
+    name = PurePosixPath(shard)
+    # Files of the Hugging Face cache are links to elsewhere, so the name is judged and not where it leads.
+    if name.is_absolute() or ".." in name.parts or "\\" in shard or ":" in shard or "\0" in shard:
+        raise InputError(f"{index}: names a shard outside its directory: {shard!r}")
+    return index.parent / name

@@ -1,0 +1,121 @@
+"""A MODEL argument -> which files hold its weights: built-in models, paths, Hub ids in the cache, short aliases."""
+
+import difflib
+import re
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from docs_sim.checkpoint.hub import cached_snapshot
+from docs_sim.errors import InputError
+
+BUILT_IN = {
+    "demo": "a small llama trained on the Python documentation",
+    "demo-tuned": "demo, fine-tuned on the King James Bible",
+    "demo-moe": "a mixture of 4 experts a layer, upcycled from demo",
+}
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_PICKLED = (".bin", ".pt", ".pth", ".ckpt")
+_CONVERSION = (
+    "files that need unpickling are not read; convert them with transformers: "
+    "AutoModel.from_pretrained(DIR).save_pretrained(NEW_DIR) writes safetensors"
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a checkpoint lies.
+
+    Attributes:
+        name: what to call it in titles and file names.
+        weights: the index, the safetensors file or the GGUF file.
+        revision: the commit, for a snapshot of the Hugging Face cache.
+    """
+
+    name: str
+    weights: Path
+    revision: str | None = None
+
+    @property
+    def directory(self) -> Path:
+        """Where config.json stands, if there is one."""
+        return self.weights.parent
+
+
+@cache
+def aliases() -> dict[str, str]:
+    """Short names of well-known open models -> Hub ids (``aliases.toml``)."""
+    return tomllib.loads((files(__package__) / "aliases.toml").read_text(encoding="utf-8"))
+
+
+def find_source(model: str | Path, revision: str | None = None) -> Source:
+    """Find the weights that ``model`` means.
+
+    Args:
+        model: a built-in name, a directory, a .safetensors, .index.json or .gguf file, a Hub id or a short alias.
+        revision: a branch, tag or commit; only for Hub ids and aliases.
+
+    Raises:
+        InputError: if there is nothing of that name, or no weights that can be read.
+    """
+    name = str(model)
+    hub_id = aliases().get(name.lower())
+    if name in BUILT_IN and not isinstance(model, Path):
+        _refuse_revision(revision, name)
+        return Source(name, Path(str(files("docs_sim.demo"))) / name / "model.safetensors")
+    path = Path(model).expanduser()
+    if path.exists():
+        _refuse_revision(revision, name)
+        return _local_source(path)
+    if hub_id or (_HUB_ID.fullmatch(name) and path.suffix not in (".safetensors", ".gguf", *_PICKLED)):
+        snapshot, commit = cached_snapshot(hub_id or name, revision)
+        return Source(name.replace("/", "--"), _weights_in(snapshot), commit)
+    raise InputError(f"{name}: {_no_such_model(name)}")
+
+
+def _refuse_revision(revision: str | None, name: str) -> None:
+    if revision is not None:
+        raise InputError(f"--revision goes with a Hub id; {name} is on this disk")
+
+
+def _no_such_model(name: str) -> str:
+    if "/" in name or "\\" in name or name.startswith((".", "~")) or Path(name).suffix in (".safetensors", ".gguf"):
+        return "no such file or directory"
+    nearest = difflib.get_close_matches(name.lower(), [*BUILT_IN, *aliases()])
+    proposal = f"did you mean {' or '.join(nearest)}?" if nearest else "`docs-sim models` lists the short names"
+    return f"no such file, directory or model; {proposal}"
+
+
+def _local_source(path: Path) -> Source:
+    if path.is_dir():
+        return Source(path.resolve().name or "root", _weights_in(path))
+    if path.suffix in _PICKLED:
+        raise InputError(f"{path}: {_CONVERSION}")
+    if path.suffix not in (".safetensors", ".gguf") and not path.name.endswith(".safetensors.index.json"):
+        raise InputError(f"{path}: is not a checkpoint; give a directory, a .safetensors or a .gguf file")
+    plain_names = ("model.safetensors", "model.safetensors.index.json")
+    return Source(path.resolve().parent.name if path.name in plain_names else path.stem, path)
+
+
+def _weights_in(directory: Path) -> Path:
+    """The one set of weights of a directory: an index, then model.safetensors, then a lone file."""
+    for name in ("model.safetensors.index.json", "model.safetensors"):
+        if (directory / name).is_file():
+            return directory / name
+    try:
+        names = sorted(entry.name for entry in directory.iterdir())
+    except OSError as error:
+        raise InputError(f"{directory}: cannot be read: {error.strerror}") from error
+    if "adapter_model.safetensors" in names:
+        raise InputError(f"{directory}: is a LoRA adapter without its base model, which cannot be compared by itself")
+    for suffix in (".safetensors.index.json", ".safetensors", ".gguf"):
+        found = [name for name in names if name.endswith(suffix)]
+        if len(found) == 1:
+            return directory / found[0]
+        if found:
+            raise InputError(f"{directory}: holds several checkpoints ({', '.join(found)}); name one of these files")
+    if any(name.endswith(_PICKLED) for name in names):
+        raise InputError(f"{directory}: {_CONVERSION}")
+    raise InputError(f"{directory}: holds no weights (no model.safetensors, no index of shards, no .gguf file)")

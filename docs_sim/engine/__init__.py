@@ -1,0 +1,1 @@
+"""Which pairs, in which order, in which memory, on which device."""

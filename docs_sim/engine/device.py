@@ -1,0 +1,92 @@
+"""Which devices, which product precision, how much memory: decided by capability or a short probe, never by guess."""
+
+import re
+import time
+from functools import cache
+from pathlib import Path
+
+import psutil
+import torch
+
+from docs_sim.errors import InputError
+
+_UNITS = {"": 1, "B": 1, "K": 2**10, "KIB": 2**10, "M": 2**20, "MIB": 2**20, "G": 2**30, "GIB": 2**30, "T": 2**40}
+_UNITS |= {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "TIB": 2**40}
+_CGROUP = Path("/sys/fs/cgroup")
+_WORTHWHILE = 1.3  # bfloat16 pairs may have to be multiplied again exactly, so a small gain is none
+
+
+def find_devices(name: str = "auto") -> list[torch.device]:
+    """The devices that share the work.
+
+    Args:
+        name: ``auto`` (all CUDA devices, else MPS, else the CPU), ``cpu``, ``cuda`` (all of them), ``cuda:1``, ``mps``.
+
+    Raises:
+        InputError: if there is no such device here.
+    """
+    cuda = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    mps = [torch.device("mps")] if torch.backends.mps.is_available() else []
+    if name == "auto":
+        return cuda or mps or [torch.device("cpu")]
+    known = {"cpu": [torch.device("cpu")], "cuda": cuda, "mps": mps} | {str(device): [device] for device in cuda}
+    if known.get(name):
+        return known[name]
+    available = ", ".join(key for key, devices in known.items() if devices)
+    raise InputError(f"no device {name!r} here; available: auto, {available}")
+
+
+@cache
+def product_dtype(device: torch.device) -> torch.dtype:
+    """bfloat16 where this device multiplies it markedly faster than float32 (AMX, AVX512-bf16, tensor cores)."""
+    if device.type == "cuda":
+        # Emulated bfloat16 is slower than float32; tensor cores have it since compute capability 8.
+        return torch.bfloat16 if torch.cuda.get_device_capability(device)[0] >= 8 else torch.float32
+    seconds = {dtype: _product_seconds(dtype, device) for dtype in (torch.float32, torch.bfloat16)}
+    faster = seconds[torch.float32] / seconds[torch.bfloat16]
+    return torch.bfloat16 if faster >= _WORTHWHILE else torch.float32
+
+
+def _product_seconds(dtype: torch.dtype, device: torch.device) -> float:
+    """The best time of a few products that are large enough for the machine's fast path."""
+    left = torch.ones(512, 1024, dtype=dtype, device=device)
+    product = torch.empty(512, 512, dtype=dtype, device=device)
+    best = float("inf")
+    for _ in range(4):
+        started = time.perf_counter()
+        torch.mm(left, left.T, out=product)
+        float(product[0, 0])  # waits for the device
+        best = min(best, time.perf_counter() - started)
+    return best
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that can still be allocated on a device."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    if device.type == "mps":
+        return torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
+    return _free_host_memory()
+
+
+def _free_host_memory() -> int:
+    available: int = psutil.virtual_memory().available
+    try:  # the limit of a container, which the machine's own figure does not know
+        limit, used = (int((_CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
+    except (OSError, ValueError):
+        return available
+    return max(0, min(available, limit - used))
+
+
+def parse_bytes(text: str) -> int:
+    """``4GiB``, ``256 MiB``, ``500MB`` or a plain number of bytes.
+
+    Raises:
+        InputError: if it is none of these, or not above zero.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    unit = _UNITS.get(found[2].upper()) if found else None
+    size = int(float(found[1]) * unit) if found and unit else 0
+    if size <= 0:
+        raise InputError(f"{text!r} is not an amount of memory; write it like 256MiB or 4GiB")
+    return size

@@ -1,0 +1,12 @@
+"""The one error that a user can mend. Everything else that escapes is a fault of docs-sim."""
+
+
+class InputError(ValueError):
+    """Something given by the user is wrong: one line that says what, where, and what to do. Exit status 2."""
+
+
+class MissingExtraError(InputError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, extra: str, purpose: str) -> None:
+        super().__init__(f"{purpose} needs an optional dependency: pip install 'docs-sim[{extra}]'")

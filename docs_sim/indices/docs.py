@@ -1,0 +1,233 @@
+"""The DOCS index of two neuron matrices, its mean variant, and what chance gives: pure functions on 2-D arrays.
+
+Source: "DOCS: Quantifying Weight Similarity for Deeper Insights into Large Language Models", ICLR 2025
+(arXiv 2501.16650), Algorithm 1.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from scipy.special import betainccinv, gammaln, ndtri
+from torch import Tensor
+
+from docs_sim.indices.gumbel import fit_gumbel
+
+Matches = Callable[[Tensor, Tensor, "Tile | None"], tuple[Tensor, Tensor]]
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+_CHUNK = 1024
+_CHANCE_NODES = 20_000
+
+
+@dataclass(frozen=True)
+class UnitNeurons:
+    """The columns of a neuron matrix at length 1, stored as rows.
+
+    Attributes:
+        rows: (m, n), contiguous, without the zero columns of the matrix.
+        zero_columns: how many columns had no direction and were left out.
+        norm_bias: mean of |row| - 1 after rounding to the dtype of ``rows``.
+        norm_noise: root mean square of |row| - 1.
+    """
+
+    rows: Tensor
+    zero_columns: int
+    norm_bias: float
+    norm_noise: float
+
+
+def unit_neurons(matrix: Tensor, dtype: torch.dtype, device: torch.device | str | None = None) -> UnitNeurons:
+    """Normalise the columns of ``matrix`` (n, m) in float32 or better and round them once to ``dtype``.
+
+    Works through the matrix in chunks, so that a memory-mapped matrix is never held twice.
+
+    Raises:
+        ValueError: if an entry is NaN or infinite, or every column is zero.
+    """
+    columns = matrix.T
+    count, width = columns.shape
+    device = torch.device(device or matrix.device)
+    exact = torch.float64 if dtype == torch.float64 else torch.float32
+    rows = torch.empty((count, width), dtype=dtype, device=device)
+    filled, bias, noise = 0, 0.0, 0.0
+    for start in range(0, count, _CHUNK):
+        # The largest entry is divided out first: squares of float16-sized or float32-sized extremes over- or underflow.
+        chunk = columns[start : start + _CHUNK].to(device=device, dtype=exact).contiguous()
+        peaks = chunk.abs().amax(1, keepdim=True)
+        if not bool(torch.isfinite(peaks).all()):
+            raise ValueError("holds NaN or infinity")
+        nonzero = peaks.squeeze(1) > 0
+        if not bool(nonzero.all()):
+            chunk, peaks = chunk[nonzero], peaks[nonzero]
+        chunk = chunk / peaks
+        chunk /= torch.linalg.vector_norm(chunk, dim=1, keepdim=True)
+        rounded = rows[filled : filled + len(chunk)]
+        rounded.copy_(chunk)
+        errors = torch.linalg.vector_norm(rounded.to(exact), dim=1) - 1
+        bias += float(errors.sum())
+        noise += float((errors**2).sum())
+        filled += len(chunk)
+    if filled == 0:
+        raise ValueError("holds only zero columns, which have no direction")
+    return UnitNeurons(rows[:filled], count - filled, bias / filled, (noise / filled) ** 0.5)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A reused buffer for products of at most ``rows`` by ``rows`` neurons: fresh large tiles cost more than sums."""
+
+    buffer: Tensor
+    rows: int
+
+    @classmethod
+    def like(cls, units: Tensor, rows: int = _CHUNK) -> "Tile":
+        """A buffer for products of ``units`` (m, n): float32 where the device accumulates bfloat16 into it."""
+        widened = units.dtype == torch.bfloat16 and units.device.type == "cuda"
+        dtype = torch.float32 if widened else units.dtype
+        return cls(torch.empty(rows * rows, dtype=dtype, device=units.device), rows)
+
+    def absolute_cosines(self, left: Tensor, right: Tensor) -> Tensor:
+        """|left right'| for two sets of unit rows, valid until the next call."""
+        tile = self.buffer[: len(left) * len(right)].view(len(left), len(right))
+        if tile.dtype == left.dtype:
+            torch.mm(left, right.T, out=tile)
+        else:
+            torch.mm(left, right.T, out_dtype=torch.float32, out=tile)
+        return tile.abs_()
+
+
+def best_matches(neurons_x: Tensor, neurons_y: Tensor, tile: Tile | None = None) -> tuple[Tensor, Tensor]:
+    """For each unit neuron the largest |cosine| with any neuron of the other side, both ways from one product.
+
+    Args:
+        neurons_x: (m_x, n) unit rows.
+        neurons_y: (m_y, n) unit rows, same dtype and device.
+        tile: the buffer to use; a new one if None.
+
+    Returns:
+        s_X (m_x,) and s_Y (m_y,), at most 1, in the dtype of the product.
+    """
+    tile = tile or Tile.like(neurons_x)
+    # Non-negative floats are ordered like their bits, and torch reduces 16-bit integers far faster than bfloat16.
+    bits = {torch.bfloat16: torch.int16}.get(tile.buffer.dtype, tile.buffer.dtype)
+    best_x = torch.zeros(len(neurons_x), dtype=bits, device=neurons_x.device)
+    best_y = torch.zeros(len(neurons_y), dtype=bits, device=neurons_y.device)
+    for left, into_x in zip(neurons_x.split(tile.rows), best_x.split(tile.rows), strict=True):
+        for right, into_y in zip(neurons_y.split(tile.rows), best_y.split(tile.rows), strict=True):
+            cosines = tile.absolute_cosines(left, right).view(bits)
+            torch.maximum(into_x, cosines.amax(1), out=into_x)
+            torch.maximum(into_y, cosines.amax(0), out=into_y)
+    return best_x.view(tile.buffer.dtype).clamp_(max=1), best_y.view(tile.buffer.dtype).clamp_(max=1)
+
+
+def mean_matches(neurons_x: Tensor, neurons_y: Tensor, tile: Tile | None = None) -> tuple[Tensor, Tensor]:
+    """As ``best_matches`` with the mean |cosine| in place of the largest: the ablation of the paper's Figure 13."""
+    tile = tile or Tile.like(neurons_x)
+    sum_x = torch.zeros(len(neurons_x), dtype=tile.buffer.dtype, device=neurons_x.device)
+    sum_y = torch.zeros(len(neurons_y), dtype=tile.buffer.dtype, device=neurons_y.device)
+    for left, into_x in zip(neurons_x.split(tile.rows), sum_x.split(tile.rows), strict=True):
+        for right, into_y in zip(neurons_y.split(tile.rows), sum_y.split(tile.rows), strict=True):
+            cosines = tile.absolute_cosines(left, right)
+            into_x.add_(cosines.sum(1))
+            into_y.add_(cosines.sum(0))
+    return sum_x / len(neurons_y), sum_y / len(neurons_x)
+
+
+def docs(x: ArrayLike | Tensor, y: ArrayLike | Tensor) -> float:
+    """The DOCS similarity of two neuron matrices: 1 for the same neurons in any order, sign and scale.
+
+    S = (u_X + u_Y) / 2, with u the location of the maximum-likelihood Gumbel distribution of
+    s_X[j] = max_k |x_j . y_k| / (|x_j| |y_k|), and s_Y likewise.
+
+    Args:
+        x: (n, m_x), columns are neurons, numpy or torch, any floating type.
+        y: (n, m_y).
+
+    Returns:
+        A similarity, at most 1. Independent random columns give ``chance_level``, not 0. Zero columns are left out.
+
+    Raises:
+        ValueError: if the shapes do not fit, an entry is NaN or infinite, or all columns of one side are zero.
+
+    Source: DOCS (ICLR 2025), Algorithm 1.
+
+    >>> import torch, docs_sim
+    >>> docs_sim.docs(torch.eye(4), -3 * torch.eye(4)[:, [2, 0, 3, 1]])
+    1.0
+    """
+    return _similarity(x, y, best_matches)
+
+
+def docs_mean(x: ArrayLike | Tensor, y: ArrayLike | Tensor) -> float:
+    """DOCS with the mean over k in place of the maximum (the paper's ablation). Arguments and errors as ``docs``."""
+    return _similarity(x, y, mean_matches)
+
+
+def _similarity(x: ArrayLike | Tensor, y: ArrayLike | Tensor, matches: Matches) -> float:
+    sides = [torch.as_tensor(side) for side in (x, y)]
+    for side in sides:
+        if side.dim() != 2 or 0 in side.shape:
+            raise ValueError(f"expected a matrix (n, m) of neurons in columns, got shape {tuple(side.shape)}")
+    if sides[0].shape[0] != sides[1].shape[0]:
+        raise ValueError(f"the neurons live in different spaces: n is {sides[0].shape[0]} and {sides[1].shape[0]}")
+    wide = torch.float64 if torch.float64 in (sides[0].dtype, sides[1].dtype) else torch.float32
+    neurons_x, neurons_y = (unit_neurons(side, wide).rows for side in sides)
+    if matches is best_matches and same_neurons(neurons_x, neurons_y):
+        return 1.0
+    return float(sum(fit_gumbel(sample).location for sample in matches(neurons_x, neurons_y, None)) / 2)
+
+
+def same_neurons(neurons_x: Tensor, neurons_y: Tensor) -> bool:
+    """Whether two sets of unit rows are equal bit for bit, so that every best match is exactly 1."""
+    return neurons_x.shape == neurons_y.shape and torch.equal(neurons_x, neurons_y)
+
+
+@lru_cache(maxsize=4096)
+def chance_level(n: int, m_x: int, m_y: int) -> float:
+    """DOCS of two independent neuron matrices (n, m_x) and (n, m_y) with isotropic random columns.
+
+    cos^2 of two such columns is Beta(1/2, (n-1)/2); the maximum over m of them has the m-th power of its distribution
+    function. The location is that of the Gumbel fit to this law, by the midpoint rule over its quantiles
+    (error under 1e-6).
+
+    >>> round(chance_level(4096, 14336, 14336), 4)
+    0.062
+    """
+    if n == 1:
+        return 1.0
+    return (_chance_location(n, m_x) + _chance_location(n, m_y)) / 2
+
+
+@lru_cache(maxsize=4096)
+def _chance_location(n: int, m: int) -> float:
+    levels = (np.arange(_CHANCE_NODES) + 0.5) / _CHANCE_NODES
+    # The upper tail 1 - level^(1/m), without cancellation for large m.
+    squared_cosines = betainccinv(0.5, (n - 1) / 2, -np.expm1(np.log(levels) / m))
+    return float(fit_gumbel(torch.from_numpy(np.sqrt(squared_cosines))).location)
+
+
+@lru_cache(maxsize=4096)
+def chance_level_mean(n: int, m_x: int, m_y: int) -> float:
+    """``docs_mean`` of two independent isotropic neuron matrices.
+
+    A mean of m independent |cos|, taken as normal with E|cos| = Gamma(n/2) / (sqrt(pi) Gamma((n+1)/2)) and
+    E cos^2 = 1/n (exact for large m).
+    """
+    if n == 1:
+        return 1.0
+    mean = np.exp(gammaln(n / 2) - gammaln((n + 1) / 2)) / np.sqrt(np.pi)
+    deviation = np.sqrt(1 / n - mean**2)
+    standard = torch.from_numpy(ndtri((np.arange(_CHANCE_NODES) + 0.5) / _CHANCE_NODES))
+    locations = fit_gumbel(torch.stack([mean + deviation / np.sqrt(m) * standard for m in (m_x, m_y)])).location
+    return float(locations.mean())
+
+
+def excess(similarity: float, chance: float) -> float:
+    """How far a similarity lies above chance, as a share of what is possible: (S - chance) / (1 - chance).
+
+    NaN where chance is 1 (n = 1: every pair of columns is parallel).
+    """
+    return (similarity - chance) / (1 - chance) if chance < 1 else float("nan")

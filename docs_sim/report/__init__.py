@@ -1,0 +1,1 @@
+"""From results to files and figures; knows of plain results only."""

@@ -1,0 +1,66 @@
+"""Results on disk: JSON that every parser reads, and files that appear whole or not at all."""
+
+import json
+import math
+import secrets
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from docs_sim.errors import InputError
+
+
+def json_text(result: Mapping[str, Any]) -> str:
+    """A result as JSON: arrays as lists, NaN and infinity as null."""
+    return json.dumps(_plain(result), allow_nan=False, ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def check_writable(directory: Path) -> None:
+    """Make ``directory``, so that a wrong one is refused before the work and not after it.
+
+    Raises:
+        InputError: if it cannot be made or written.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise InputError(f"{directory}: cannot be written: {error.strerror}; choose another with --out") from error
+
+
+def write_files(directory: Path, contents: Mapping[str, bytes]) -> list[Path]:
+    """Write files under temporary names, then rename them: nobody sees half a file, or half of them after a fault.
+
+    Raises:
+        InputError: if the directory cannot be written.
+    """
+    check_writable(directory)
+    mark = secrets.token_hex(4)
+    temporary = {directory / name: directory / f".{name}.{mark}" for name in contents}
+    try:
+        for path, content in zip(temporary.values(), contents.values(), strict=True):
+            path.write_bytes(content)
+        for path, partial in temporary.items():
+            partial.replace(path)
+    except OSError as error:
+        raise InputError(f"{directory}: cannot be written: {error.strerror}") from error
+    finally:
+        for partial in temporary.values():
+            partial.unlink(missing_ok=True)
+    return list(temporary)

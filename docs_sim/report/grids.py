@@ -1,0 +1,111 @@
+"""Heatmaps of similarity grids, readable from two layers to some hundreds."""
+
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import matplotlib
+import numpy as np
+import seaborn
+from matplotlib.figure import Figure
+
+from docs_sim.errors import InputError
+
+_MAX_TICKS = 24
+_COLOURS = "viridis"  # even in lightness and safe for colour-blind readers, also in print
+_DIAGONAL = "0.82"
+
+
+@dataclass(frozen=True)
+class GridFigure:
+    """What to draw.
+
+    Attributes:
+        values: (L, L); the diagonal is not coloured and does not enter the scale.
+        labels: of rows and columns.
+        title: first line.
+        subtitle: second line.
+        colour_label: what the colours mean.
+        axis_label: what rows and columns are.
+        vmin, vmax: ends of the colour scale; those of the values if None.
+    """
+
+    values: np.ndarray
+    labels: Sequence[str]
+    title: str
+    subtitle: str
+    colour_label: str
+    axis_label: str
+    vmin: float | None = None
+    vmax: float | None = None
+
+
+def draw_grid(grid: GridFigure) -> Figure:
+    """A square heatmap with thinned ticks and a stated colour scale. Needs no display.
+
+    Raises:
+        InputError: if the ends of the colour scale are not in order.
+    """
+    check_colour_range(grid.vmin, grid.vmax)
+    count = len(grid.labels)
+    diagonal = np.eye(count, dtype=bool)
+    low, high = _colour_range(grid, grid.values[~diagonal])
+    figure = Figure(figsize=(6.4, 5.6), layout="constrained", dpi=150)
+    axes = figure.subplots()
+    axes.set_facecolor(_DIAGONAL)
+    step = math.ceil(count / _MAX_TICKS)
+    seaborn.heatmap(
+        grid.values,
+        mask=diagonal | ~np.isfinite(grid.values),
+        ax=axes,
+        square=True,
+        cmap=_COLOURS,
+        vmin=low,
+        vmax=high,
+        xticklabels=False,
+        yticklabels=False,
+        cbar_kws={"label": grid.colour_label, "extend": _beyond(grid.values[~diagonal], low, high), "shrink": 0.85},
+        rasterized=count > 64,
+    )
+    positions = range(0, count, step)
+    shown = [grid.labels[position] for position in positions]
+    axes.set_xticks([position + 0.5 for position in positions], shown, rotation=0, fontsize=8)
+    axes.set_yticks([position + 0.5 for position in positions], shown, rotation=0, fontsize=8)
+    axes.set_xlabel(grid.axis_label)
+    axes.set_ylabel(grid.axis_label)
+    axes.set_title(f"{grid.title}\n{grid.subtitle}", fontsize=10)
+    return figure
+
+
+def check_colour_range(vmin: float | None, vmax: float | None) -> None:
+    """Refuse a colour scale without extent, before the work and not after it.
+
+    Raises:
+        InputError: if ``vmin`` is not below ``vmax``, or one is not finite.
+    """
+    ends = [end for end in (vmin, vmax) if end is not None]
+    if not all(map(math.isfinite, ends)) or (len(ends) == 2 and ends[0] >= ends[1]):
+        raise InputError(f"no colour scale runs from {vmin} to {vmax}: --vmin must be below --vmax")
+
+
+def _colour_range(grid: GridFigure, values: np.ndarray) -> tuple[float, float]:
+    finite = values[np.isfinite(values)]
+    low = grid.vmin if grid.vmin is not None else float(finite.min()) if finite.size else 0.0
+    high = grid.vmax if grid.vmax is not None else float(finite.max()) if finite.size else 1.0
+    return (low, high) if low < high else (min(low, high) - 1e-6, max(low, high) + 1e-6)
+
+
+def _beyond(values: np.ndarray, low: float, high: float) -> str:
+    """Which ends of the colour bar need an arrow, because values lie beyond a chosen limit."""
+    below, above = bool(np.nanmin(values) < low), bool(np.nanmax(values) > high)
+    return {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}[below, above]
+
+
+def figure_bytes(figure: Figure, suffix: str) -> bytes:
+    """The figure as a file of this format, the same bytes for the same figure."""
+    buffer = io.BytesIO()
+    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(suffix)
+    with matplotlib.rc_context({"svg.hashsalt": "docs-sim"}):
+        figure.savefig(buffer, format=suffix, metadata=metadata)
+    return buffer.getvalue()
