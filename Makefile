@@ -23,7 +23,6 @@ format: $(VENV)/installed-test
 
 bench: $(VENV)/installed-test $(REAL)/installed
 	$(BIN)/python benchmarks/docs_grid.py
-	$(BIN)/python benchmarks/docs_memory.py
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -43,29 +43,29 @@ def heatmap(
     from docs_sim.analyses.heatmap import heatmap as compute
     from docs_sim.checkpoint import open_checkpoint
     from docs_sim.engine.device import parse_bytes
-    from docs_sim.report.files import check_writable, json_text
+    from docs_sim.report.files import json_text, reserved
     from docs_sim.report.grids import check_colour_range
 
     check_colour_range(vmin, vmax)
     budget = None if memory_budget is None else parse_bytes(memory_budget)
     checkpoint = open_checkpoint(model, revision)
     directory = out or default_directory("heatmap", checkpoint.name, checkpoint.matrices(matrix)[0].name)
-    check_writable(directory)
-    with progress_bar(f"{checkpoint.name} {matrix}", quiet=quiet) as progress:
-        result = compute(
-            checkpoint,
-            matrix,
-            index=index,
-            layers=layers,
-            experts=experts,
-            device=device,
-            precision=precision.value,
-            memory_budget=budget,
-            progress=progress,
-        )
-    warn(result.warnings)
-    suffixes = [str(suffix) for suffix in dict.fromkeys(formats or [options.Format.png])]
-    written = result.save(directory, formats=suffixes, scale=scale.value, vmin=vmin, vmax=vmax)
+    with reserved(directory):
+        with progress_bar(f"{checkpoint.name} {matrix}", quiet=quiet) as progress:
+            result = compute(
+                checkpoint,
+                matrix,
+                index=index,
+                layers=layers,
+                experts=experts,
+                device=device,
+                precision=precision.value,
+                memory_budget=budget,
+                progress=progress,
+            )
+        warn(result.warnings)
+        suffixes = [str(suffix) for suffix in dict.fromkeys(formats or [options.Format.png])]
+        written = result.save(directory, formats=suffixes, scale=scale.value, vmin=vmin, vmax=vmax)
     if json:
         print(json_text(result.to_dict()))
     elif not quiet:

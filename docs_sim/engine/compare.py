@@ -79,19 +79,19 @@ class PairComparer:
                 break
             batch = pairs[start : start + _PAIRS_A_BATCH]
             products = []
-            for pair in batch:
-                products.append(self._multiply(pair, self._dtype))
+            for step, pair in enumerate(batch, start):
+                products.append(self._multiply(pair, self._dtype, step))
                 progress(1)
             compared = {comparison.pair: comparison for comparison in _fit(products)}
             coarse = [product.pair for product in products if _too_coarse(product, compared[product.pair])]
-            compared |= {again.pair: again for again in _fit([self._multiply(pair, EXACT) for pair in coarse])}
+            compared |= {again.pair: again for again in _fit([self._multiply(pair, EXACT, start) for pair in coarse])}
             if len(coarse) == len(batch):
                 self._dtype = EXACT  # a model of which all pairs need it shall not pay twice
             finished += compared.values()
         return finished
 
-    def _multiply(self, pair: Pair, dtype: torch.dtype) -> _Product:
-        x, y = (self.prepared.get(index, dtype) for index in pair)
+    def _multiply(self, pair: Pair, dtype: torch.dtype, step: int) -> _Product:
+        x, y = self.prepared.pair(pair, dtype, step)
         exact = dtype == EXACT
         if exact and self._matches is best_matches and same_neurons(x.rows, y.rows):
             samples = torch.ones(len(x.rows)), torch.ones(len(y.rows))

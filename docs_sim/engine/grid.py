@@ -82,8 +82,8 @@ def docs_grid(
     capacity = max(2, min(budgets) // max(unit_bytes(matrix, dtype) for matrix in matrices))
     runs = share(list(pair_order(len(matrices), capacity)), len(devices))
     comparers = [
-        PairComparer(PreparedMatrices(matrices, device, budget), INDICES[index].matches, dtype)
-        for device, budget in zip(devices, budgets, strict=True)
+        PairComparer(PreparedMatrices(matrices, device, budget, run), INDICES[index].matches, dtype)
+        for device, budget, run in zip(devices, budgets, runs, strict=True)
     ]
     with _full_float32():
         comparisons = _compare(comparers, runs, progress)

@@ -1,6 +1,7 @@
-"""Loaded and normalised matrices, kept up to a memory budget; the least recently used goes first."""
+"""Loaded and normalised matrices, kept up to a memory budget; the one that is needed last goes first."""
 
-from collections import OrderedDict
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -31,43 +32,61 @@ class LoadableMatrix(Protocol):
 
 
 class PreparedMatrices:
-    """Unit neurons of a list of matrices on one device, in at most ``budget`` bytes (but always room for two)."""
+    """Unit neurons of a list of matrices on one device, in at most ``budget`` bytes (but always room for two).
 
-    def __init__(self, matrices: Sequence[LoadableMatrix], device: torch.device, budget: int) -> None:
+    Args:
+        matrices: what to load from.
+        device: where the unit neurons are kept.
+        budget: bytes.
+        plan: the pairs in the order in which they will be compared: what is needed last is dropped first.
+    """
+
+    def __init__(
+        self, matrices: Sequence[LoadableMatrix], device: torch.device, budget: int, plan: Sequence[tuple[int, int]]
+    ) -> None:
         self._matrices = matrices
         self._device = device
         self._budget = budget
-        self._kept: OrderedDict[tuple[int, torch.dtype], UnitNeurons] = OrderedDict()
+        self._steps: dict[int, list[int]] = defaultdict(list)
+        for step, pair in enumerate(plan):
+            for index in pair:
+                self._steps[index].append(step)
+        self._kept: dict[tuple[int, torch.dtype], UnitNeurons] = {}
         self.loads = 0
 
-    def get(self, index: int, dtype: torch.dtype) -> UnitNeurons:
-        """The unit neurons of matrix ``index``, rounded to ``dtype``.
+    def pair(self, pair: tuple[int, int], dtype: torch.dtype, step: int) -> tuple[UnitNeurons, UnitNeurons]:
+        """The unit neurons of two matrices, rounded to ``dtype``, at ``step`` of the plan.
 
         Raises:
-            InputError: naming the tensor, if it holds NaN or infinity or only zero columns.
+            InputError: naming the tensor, if one holds NaN or infinity or only zero columns.
         """
-        if (index, dtype) in self._kept:
-            self._kept.move_to_end((index, dtype))
-            return self._kept[index, dtype]
+        first, second = ((index, dtype) for index in pair)
+        for wanted, partner in ((first, second), (second, first)):
+            if wanted not in self._kept:
+                self._make_room(unit_bytes(self._matrices[wanted[0]], dtype), {partner}, step)
+                self._kept[wanted] = self._load(*wanted)
+        return self._kept[first], self._kept[second]
+
+    def _load(self, index: int, dtype: torch.dtype) -> UnitNeurons:
         matrix = self._matrices[index]
-        self._make_room(unit_bytes(matrix, dtype))
-        try:
-            neurons = unit_neurons(matrix.load(), dtype, self._device)
-        except ValueError as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(f"{matrix.key} ({', '.join(matrix.tensors[:3])}) {error}") from error
         self.loads += 1
-        self._kept[index, dtype] = neurons
-        return neurons
+        try:
+            return unit_neurons(matrix.load(), dtype, self._device)
+        except InputError:
+            raise
+        except ValueError as error:
+            raise InputError(f"{matrix.key} ({', '.join(matrix.tensors[:3])}) {error}") from error
 
-    def _make_room(self, needed: int) -> None:
-        # The newest stays whatever its size: it is the partner of the matrix that is about to be loaded.
-        while len(self._kept) > 1 and self._bytes() + needed > self._budget:
-            self._kept.popitem(last=False)
+    def _make_room(self, needed: int, partners: set[tuple[int, torch.dtype]], step: int) -> None:
+        used = sum(neurons.rows.nbytes for neurons in self._kept.values())
+        while used + needed > self._budget and self._kept.keys() - partners:
+            last_needed = max(self._kept.keys() - partners, key=lambda key: self._next_step(key[0], step))
+            used -= self._kept.pop(last_needed).rows.nbytes
 
-    def _bytes(self) -> int:
-        return sum(neurons.rows.nbytes for neurons in self._kept.values())
+    def _next_step(self, index: int, step: int) -> float:
+        steps = self._steps[index]
+        position = bisect_left(steps, step)
+        return steps[position] if position < len(steps) else float("inf")
 
 
 def unit_bytes(matrix: LoadableMatrix, dtype: torch.dtype) -> int:

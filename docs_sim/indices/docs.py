@@ -19,6 +19,8 @@ from docs_sim.indices.gumbel import fit_gumbel
 Matches = Callable[[Tensor, Tensor, "Tile | None"], tuple[Tensor, Tensor]]
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _CHUNK = 1024
+_TILE_ROWS = {"cpu": 1024}  # a tile stays in cache
+_ACCELERATOR_TILE_ROWS = 8192  # a tile is worth its launch
 _CHANCE_NODES = 20_000
 
 
@@ -83,8 +85,9 @@ class Tile:
     rows: int
 
     @classmethod
-    def like(cls, units: Tensor, rows: int = _CHUNK) -> "Tile":
+    def like(cls, units: Tensor) -> "Tile":
         """A buffer for products of ``units`` (m, n): float32 where the device accumulates bfloat16 into it."""
+        rows = _TILE_ROWS.get(units.device.type, _ACCELERATOR_TILE_ROWS)
         widened = units.dtype == torch.bfloat16 and units.device.type == "cuda"
         dtype = torch.float32 if widened else units.dtype
         return cls(torch.empty(rows * rows, dtype=dtype, device=units.device), rows)

@@ -4,7 +4,8 @@ import json
 import math
 import secrets
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +31,29 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def check_writable(directory: Path) -> None:
-    """Make ``directory``, so that a wrong one is refused before the work and not after it.
+@contextmanager
+def reserved(directory: Path) -> Iterator[None]:
+    """Make ``directory`` before the work, so that a wrong one is refused now and not after hours.
+
+    If the work fails, the directories that were made for it go again.
 
     Raises:
         InputError: if it cannot be made or written.
     """
+    made = [path for path in (directory, *directory.parents) if not path.exists()]
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=directory):
-            pass
-    except OSError as error:
-        raise InputError(f"{directory}: cannot be written: {error.strerror}; choose another with --out") from error
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=directory):
+                pass
+        except OSError as error:
+            raise InputError(f"{directory}: cannot be written: {error.strerror}; choose another with --out") from error
+        yield
+    except BaseException:
+        with suppress(OSError):  # another process may have put its results there
+            for path in made:
+                path.rmdir()
+        raise
 
 
 def write_files(directory: Path, contents: Mapping[str, bytes]) -> list[Path]:
@@ -50,10 +62,10 @@ def write_files(directory: Path, contents: Mapping[str, bytes]) -> list[Path]:
     Raises:
         InputError: if the directory cannot be written.
     """
-    check_writable(directory)
     mark = secrets.token_hex(4)
     temporary = {directory / name: directory / f".{name}.{mark}" for name in contents}
     try:
+        directory.mkdir(parents=True, exist_ok=True)
         for path, content in zip(temporary.values(), contents.values(), strict=True):
             path.write_bytes(content)
         for path, partial in temporary.items():
@@ -61,6 +73,7 @@ def write_files(directory: Path, contents: Mapping[str, bytes]) -> list[Path]:
     except OSError as error:
         raise InputError(f"{directory}: cannot be written: {error.strerror}") from error
     finally:
-        for partial in temporary.values():
-            partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            for partial in temporary.values():
+                partial.unlink(missing_ok=True)
     return list(temporary)

@@ -1,0 +1,180 @@
+"""The grid against float64, over shapes, storage types and similarities; its budget, devices and bookkeeping."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from in_memory import InMemory
+
+from docs_sim.engine import grid as grid_module
+from docs_sim.engine.grid import docs_grid
+from docs_sim.errors import InputError
+from docs_sim.indices.docs import docs, docs_mean
+
+STORAGE = [torch.float32, torch.float16, torch.bfloat16]
+KINDS = [
+    "independent", "0.3", "0.8", "0.99", "0.9999", "permuted", "identical", "unmatched", "shared direction", "low rank"
+]  # fmt: skip
+# (n, m): m below, at and above n. The last ones are large enough for rounded products to be tried.
+SHAPES = [(2, 1), (2, 2), (2, 50), (64, 16), (64, 64), (64, 300), (512, 1200), (4096, 200), (1024, 2500), (2048, 2000)]
+
+
+@pytest.fixture
+def rounded_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """bfloat16 products are tried on every machine, fast or not."""
+    monkeypatch.setattr(grid_module, "product_dtype", lambda device: torch.bfloat16)
+
+
+def related(n: int, m: int, kind: str, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two neuron matrices (n, m) of a known relation, float32."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    def one_direction(matrix: torch.Tensor) -> torch.Tensor:
+        shared = torch.full((1, m), 0.7)
+        return torch.cat([shared, (matrix / torch.linalg.vector_norm(matrix, dim=0))[1:]])
+
+    def low_rank() -> torch.Tensor:
+        return basis @ normal(16, m) + 0.1 * normal(n, m)
+
+    x, y, basis, order = normal(n, m), normal(n, m), normal(n, 16), torch.randperm(m, generator=generator)
+    few = max(1, m // 50)
+    pairs = {
+        "independent": lambda: (x, y),
+        "permuted": lambda: (x, (x * (torch.randint(0, 2, (m,), generator=generator) * 2 - 1))[:, order]),
+        "identical": lambda: (x, x.clone()),
+        "unmatched": lambda: (x, torch.cat([normal(n, few), (x + 0.01 * y)[:, few:]], dim=1)),
+        "shared direction": lambda: (one_direction(x), one_direction(y)),
+        "low rank": lambda: (low_rank(), low_rank()),
+    }
+    if kind in pairs:
+        return pairs[kind]()
+    share = float(kind)
+    return x, (share * x + (1 - share**2) ** 0.5 * y)[:, order]
+
+
+def off_by(x: torch.Tensor, y: torch.Tensor) -> float:
+    return abs(docs_grid([InMemory(x), InMemory(y)]).values[0, 1] - docs(x.double(), y.double()))
+
+
+@pytest.mark.usefixtures("rounded_products")
+@pytest.mark.parametrize("storage", STORAGE, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("n", "m"), SHAPES)
+def test_within_2e_5_of_float64(n: int, m: int, kind: str, storage: torch.dtype) -> None:
+    x, y = related(n, m, kind, seed=n + m)
+    assert off_by(x.to(storage), y.to(storage)) < 2e-5
+
+
+@pytest.mark.usefixtures("rounded_products")
+@given(
+    n=st.integers(2, 700),
+    m=st.integers(1, 900),
+    kind=st.sampled_from(KINDS),
+    storage=st.sampled_from(STORAGE),
+    seed=st.integers(0, 10**6),
+)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_within_2e_5_of_float64_everywhere(n: int, m: int, kind: str, storage: torch.dtype, seed: int) -> None:
+    x, y = related(n, m, kind, seed)
+    assert off_by(x.to(storage), y.to(storage)) < 2e-5
+
+
+@pytest.mark.usefixtures("rounded_products")
+def test_rounded_products_are_used_where_they_are_exact_enough() -> None:
+    apart, alike = related(2048, 2000, "independent", 1), related(2048, 2000, "0.9999", 1)
+    grid = docs_grid([InMemory(matrix.bfloat16()) for matrix in (*apart, alike[1])])
+    assert grid.product == "bfloat16"
+    assert grid.exact_pairs == 1  # x against its near copy
+    assert docs_grid([InMemory(matrix) for matrix in alike], precision="highest").product == "float32"
+
+
+@pytest.mark.parametrize("index", ["docs", "docs_mean"])
+def test_a_grid_is_its_pairs(index: str) -> None:
+    function = {"docs": docs, "docs_mean": docs_mean}[index]
+    matrices = [related(48, m, "independent", m)[0] for m in (30, 64, 64, 100)]
+    grid = docs_grid([InMemory(matrix) for matrix in matrices], index=index)
+    for i in range(4):
+        for j in range(4):
+            expected = 1.0 if i == j else function(matrices[i].double(), matrices[j].double())
+            assert grid.values[i, j] == pytest.approx(expected, abs=2e-6)
+    assert np.array_equal(grid.values, grid.values.T)
+    assert np.allclose((grid.location + grid.location.T) / 2, grid.values)
+    assert (np.diff(grid.quantiles, axis=2) >= 0).all()
+
+
+def test_scale_mean_and_quantiles_describe_the_matches() -> None:
+    x, y = related(32, 40, "independent", 3)
+    unit_x, unit_y = (side / torch.linalg.vector_norm(side, dim=0) for side in (x.double(), y.double()))
+    cosines = (unit_x.T @ unit_y).abs()
+    grid = docs_grid([InMemory(x), InMemory(y)])
+    for (row, column), sample in {(0, 1): cosines.amax(1), (1, 0): cosines.amax(0)}.items():
+        assert grid.mean[row, column] == pytest.approx(float(sample.mean()), abs=1e-6)
+        expected = np.quantile(sample.numpy(), [0.05, 0.25, 0.5, 0.75, 0.95])
+        assert grid.quantiles[row, column] == pytest.approx(expected, abs=1e-6)
+        assert grid.scale[row, column] > 0
+
+
+def test_a_small_budget_gives_the_same_numbers_for_more_reading() -> None:
+    matrices = [InMemory(related(64, 96, "independent", seed)[0]) for seed in range(9)]
+    free, tight = docs_grid(matrices), docs_grid(matrices, memory_budget=3 * 64 * 96 * 4)
+    assert np.array_equal(free.values, tight.values)
+    assert free.loads == 9
+    assert 9 < tight.loads <= 9 + 7 + 5 + 3 + 1
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_devices_share_the_pairs(count: int) -> None:
+    matrices = [InMemory(related(32, 48, "independent", seed)[0]) for seed in range(7)]
+    finished = []
+    shared = docs_grid(matrices, devices=[torch.device("cpu")] * count, progress=finished.append)
+    assert np.array_equal(shared.values, docs_grid(matrices).values)
+    assert sum(finished) == 21
+
+
+def test_an_error_on_one_device_ends_all() -> None:
+    broken = torch.full((8, 8), float("nan"))
+    matrices = [InMemory(torch.randn(8, 8)) for _ in range(5)] + [InMemory(broken, key="layers.5.mlp_up")]
+    with pytest.raises(InputError, match=r"layers\.5\.mlp_up"):
+        docs_grid(matrices, devices=[torch.device("cpu")] * 2)
+
+
+def test_zero_columns_are_counted() -> None:
+    x, y = related(16, 20, "independent", 0)
+    y[:, [3, 7]] = 0
+    grid = docs_grid([InMemory(x), InMemory(y)])
+    assert grid.zero_columns.tolist() == [0, 2]
+    assert grid.values[0, 1] == pytest.approx(docs(x.double(), y.double()), abs=1e-6)
+
+
+def test_different_spaces_cannot_be_compared() -> None:
+    with pytest.raises(InputError, match=r"layers\.1\.mlp_up has n = 9"):
+        docs_grid([InMemory(torch.randn(8, 8)), InMemory(torch.randn(9, 8), key="layers.1.mlp_up")])
+
+
+def test_float32_products_are_full_products_whatever_the_program_allows() -> None:
+    x, y = related(256, 300, "0.99", 0)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        assert off_by(x, y) < 2e-6
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def accelerators() -> list[str]:
+    cuda = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    return cuda + (["mps"] if torch.backends.mps.is_available() else [])
+
+
+@pytest.mark.skipif(not accelerators(), reason="no CUDA or MPS device on this machine")
+@pytest.mark.parametrize("device", accelerators())
+@pytest.mark.parametrize("kind", KINDS)
+def test_within_2e_5_of_float64_on_an_accelerator(kind: str, device: str) -> None:
+    x, y = related(1024, 2500, kind, seed=1)
+    grid = docs_grid([InMemory(x.bfloat16()), InMemory(y.bfloat16())], devices=[torch.device(device)])
+    assert abs(grid.values[0, 1] - docs(x.bfloat16().double(), y.bfloat16().double())) < 2e-5

@@ -1,0 +1,64 @@
+"""Every command and example of the README is run, and prints what the README shows."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from docs_sim.cli.app import main
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+COMMANDS = [
+    (command, shown)
+    for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL)
+    for command, shown in re.findall(r"^\$ (.+)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
+]
+EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.fixture
+def beside_the_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory like the repository's, without its files."""
+    (tmp_path / "real-models").symlink_to(ROOT / "real-models")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def comparable(text: str) -> list[str]:
+    """Lines without what differs between machines: the time line and the folder of the package."""
+    lines = [line for line in text.strip().splitlines() if " s on " not in line]
+    return [re.sub(r"\S*(docs_sim/demo/)", r"\1", line) for line in lines]
+
+
+@pytest.mark.parametrize(("command", "shown"), COMMANDS, ids=[command for command, _ in COMMANDS])
+@pytest.mark.usefixtures("beside_the_models")
+def test_command(
+    command: str, shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "real-models" in command and not (ROOT / "real-models" / "installed").exists():
+        pytest.skip("`make test` installs the real models")
+    monkeypatch.setattr("sys.argv", shlex.split(command))
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 0
+    printed = capsys.readouterr().out
+    assert comparable(printed) == comparable(shown)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_example(example: str, beside_the_models: Path) -> None:
+    exec(compile(example, "README.md", "exec"), {})  # noqa: S102: it is our own text
+    assert (beside_the_models / "docs-sim-out" / "from-python" / "heatmap.pdf").exists()
+
+
+def test_linked_files_exist() -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", README)
+    assert links
+    assert all((ROOT / link).exists() for link in links if "://" not in link)
+
+
+def test_makefile_targets_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in re.findall(r"make (\w+)`?", README))
