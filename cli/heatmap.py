@@ -19,6 +19,7 @@ def heatmap(
     index: Annotated[str, typer.Option("--index", help="docs or docs_mean.")] = "docs",
     layers: options.Layers = None,
     experts: options.Experts = "concat",
+    stack: options.Stack = None,
     scale: Annotated[
         options.Scale, typer.Option("--scale", help="Colours: the similarity, or its excess over chance.")
     ] = options.Scale.raw,
@@ -58,6 +59,7 @@ def heatmap(
                 index=index,
                 layers=layers,
                 experts=experts,
+                stack=stack,
                 device=device,
                 precision=precision.value,
                 memory_budget=budget,

@@ -49,6 +49,7 @@ def _contents(checkpoint: "Checkpoint") -> dict[str, Any]:
                 "name": matrix.name,
                 "layer": matrix.layer,
                 "expert": matrix.expert,
+                "stack": matrix.stack,
                 "shape": matrix.shape,
                 "dtype": matrix.dtype,
                 "tensors": matrix.tensors,
@@ -83,7 +84,8 @@ def _matrix_table(matrices: list["WeightMatrix"]) -> list[str]:
     kinds: dict[tuple[Any, ...], list[WeightMatrix]] = defaultdict(list)
     for matrix in matrices:
         routed = "experts" if isinstance(matrix.expert, int) else matrix.expert
-        kinds[matrix.name, routed, matrix.shape, matrix.dtype].append(matrix)
+        name = matrix.name if matrix.stack is None else f"{matrix.stack} {matrix.name}"
+        kinds[name, routed, matrix.shape, matrix.dtype].append(matrix)
     rows = [("matrix", "layers", "experts", "shape (n, m)", "stored as")]
     for (name, routed, shape, dtype), members in kinds.items():
         layers = compact(member.layer for member in members if member.layer is not None)

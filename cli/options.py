@@ -18,6 +18,7 @@ Layers = Annotated[str | None, typer.Option("--layers", help="Only these layers,
 Experts = Annotated[
     str, typer.Option("--experts", help="In mixture-of-experts layers: concat, shared, or the number of an expert.")
 ]
+Stack = Annotated[str | None, typer.Option("--stack", help="encoder or decoder, of a model that has both.")]
 Revision = Annotated[str | None, typer.Option("--revision", help="Branch, tag or commit of a Hub id.")]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Directory for the results.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output, and nothing else.")]

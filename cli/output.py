@@ -18,15 +18,20 @@ def default_directory(command: str, model: str, matrix: str) -> Path:
     return Path("docs-sim-out") / re.sub(r"[^\w.+-]+", "-", f"{command}-{model}-{matrix}")
 
 
+def printable(text: str) -> str:
+    """One line that does nothing to a terminal: names in checkpoints are untrusted, and so are file names."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
 def warn(messages: list[str]) -> None:
     """One line each on standard error."""
     for message in messages:
-        print(f"docs-sim: warning: {message}", file=sys.stderr)
+        print(f"docs-sim: warning: {printable(message)}", file=sys.stderr)
 
 
 def print_lines(lines: list[str]) -> None:
     """Plain text for people on standard output, which wraps for nobody."""
-    print("\n".join(lines))
+    print("\n".join(map(printable, lines)))
 
 
 @contextmanager

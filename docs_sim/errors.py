@@ -1,5 +1,7 @@
 """The one error that a user can mend. Everything else that escapes is a fault of docs-sim."""
 
+_LONGEST = 200
+
 
 class InputError(ValueError):
     """Something given by the user is wrong: one line that says what, where, and what to do. Exit status 2."""
@@ -10,3 +12,9 @@ class MissingExtraError(InputError):
 
     def __init__(self, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs an optional dependency: pip install 'docs-sim[{extra}]'")
+
+
+def shown(value: object) -> str:
+    """An untrusted value in a message: quoted, and cut where nobody would read on."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

@@ -5,7 +5,6 @@ import shlex
 from pathlib import Path
 
 import pytest
-
 from docs_sim.cli.app import main
 
 ROOT = Path(__file__).parent.parent
@@ -34,9 +33,7 @@ def comparable(text: str) -> list[str]:
 
 @pytest.mark.parametrize(("command", "shown"), COMMANDS, ids=[command for command, _ in COMMANDS])
 @pytest.mark.usefixtures("beside_the_models")
-def test_command(
-    command: str, shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command(command: str, shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     if "real-models" in command and not (ROOT / "real-models" / "installed").exists():
         pytest.skip("`make test` installs the real models")
     monkeypatch.setattr("sys.argv", shlex.split(command))
@@ -49,7 +46,7 @@ def test_command(
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_example(example: str, beside_the_models: Path) -> None:
-    exec(compile(example, "README.md", "exec"), {})  # noqa: S102: it is our own text
+    exec(compile(example, "README.md", "exec"), {})
     assert (beside_the_models / "docs-sim-out" / "from-python" / "heatmap.pdf").exists()
 
 

@@ -13,6 +13,7 @@ import pandas as pd
 
 from docs_sim.analyses.selection import select_layers
 from docs_sim.checkpoint import Checkpoint, WeightMatrix, open_checkpoint
+from docs_sim.checkpoint.header import FLOATS
 from docs_sim.engine.device import find_devices
 from docs_sim.engine.grid import DocsGrid, docs_grid
 from docs_sim.errors import InputError
@@ -24,8 +25,6 @@ from docs_sim.report.grids import GridFigure, draw_grid, figure_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_FLOAT_DTYPES = {"F64", "F32", "F16", "BF16"}
 
 
 @dataclass(frozen=True)
@@ -169,6 +168,7 @@ def heatmap(
     index: str = "docs",
     layers: str | Sequence[int] | None = None,
     experts: str | int = "concat",
+    stack: str | None = None,
     revision: str | None = None,
     device: str = "auto",
     precision: str = "auto",
@@ -183,6 +183,7 @@ def heatmap(
         index: ``docs`` or ``docs_mean``.
         layers: ``"0-15,20"`` or numbers; all if None.
         experts: of mixture-of-experts layers: ``concat``, ``shared`` or a number.
+        stack: ``encoder`` or ``decoder``, of a model that has both.
         revision: branch, tag or commit of a Hub id.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         precision: ``auto`` or ``highest`` (float32 products everywhere).
@@ -202,7 +203,7 @@ def heatmap(
         raise InputError(f"unknown precision {precision!r}; known: auto, highest")
     devices = find_devices(device)
     checkpoint = model if isinstance(model, Checkpoint) else open_checkpoint(model, revision)
-    matrices, warnings = select_layers(checkpoint, matrix, layers, experts)
+    matrices, warnings = select_layers(checkpoint, matrix, layers, experts, stack)
     if len(matrices) < 2:
         raise InputError(f"{checkpoint.name}: a heatmap needs at least two layers with {matrices[0].name}")
     total, done = len(matrices) * (len(matrices) - 1) // 2, 0
@@ -234,6 +235,7 @@ def heatmap(
             "product": grid.product,
             "exact_pairs": grid.exact_pairs,
             "memory_budget": memory_budget,
+            "stack": matrices[0].stack,
             "experts": experts if any(len(one.parts) > 1 or one.expert is not None for one in matrices) else None,
             "sample": None,
         },
@@ -244,7 +246,7 @@ def heatmap(
 def describe_model(checkpoint: Checkpoint, matrices: Sequence[WeightMatrix]) -> dict[str, Any]:
     """The ``model`` entry of a result."""
     dtypes = list(dict.fromkeys(matrix.dtype for matrix in matrices))
-    dequantized = [dtype for dtype in dtypes if dtype not in _FLOAT_DTYPES]
+    dequantized = [dtype for dtype in dtypes if dtype not in FLOATS]
     return {
         "name": checkpoint.name,
         "source": str(checkpoint.source.weights),

@@ -27,6 +27,8 @@ def parse_layers(text: str, available: Sequence[int]) -> list[int]:
 
 
 def _checked(wanted: set[int], available: Sequence[int]) -> list[int]:
+    if not wanted:
+        raise InputError("no layer was chosen")
     missing = wanted.difference(available)
     if missing:
         raise InputError(f"layers {_ranges(sorted(missing))} are not there; there are {_ranges(available)}")
@@ -41,7 +43,11 @@ def _ranges(layers: Sequence[int]) -> str:
 
 
 def select_layers(
-    checkpoint: Checkpoint, matrix: str, layers: str | Sequence[int] | None = None, experts: str | int = "concat"
+    checkpoint: Checkpoint,
+    matrix: str,
+    layers: str | Sequence[int] | None = None,
+    experts: str | int = "concat",
+    stack: str | None = None,
 ) -> tuple[list[WeightMatrix], list[str]]:
     """One matrix for each layer, and what was left out, in words.
 
@@ -50,16 +56,19 @@ def select_layers(
         matrix: canonical name or alias.
         layers: ``"0-15,20"`` or numbers; all that have the matrix if None.
         experts: in a mixture-of-experts layer: ``concat`` (all experts side by side), ``shared``, or a number.
+        stack: ``encoder`` or ``decoder``, of a model that has both.
 
     Raises:
-        InputError: if the matrix, a layer or an expert is not there.
+        InputError: if the matrix, a layer, an expert or a stack is not there.
     """
+    candidates = _of_stack(checkpoint.matrices(matrix), stack, checkpoint.name)
+    name = candidates[0].name
     by_layer: dict[int, list[WeightMatrix]] = defaultdict(list)
-    for candidate in checkpoint.matrices(matrix):
+    for candidate in candidates:
         if candidate.layer is not None:
             by_layer[candidate.layer].append(candidate)
     if not by_layer:
-        raise InputError(f"{checkpoint.name}: {checkpoint.matrices(matrix)[0].name} is not in the layers")
+        raise InputError(f"{checkpoint.name}: {name} is not in the layers")
     available = sorted(by_layer)
     if layers is None:
         chosen = available
@@ -72,11 +81,22 @@ def select_layers(
     notes = []
     without = [layer for layer in checkpoint.layers if layer not in by_layer]
     if without and layers is None:
-        notes.append(f"layers {_ranges(without)} have no {matrix}")
+        notes.append(f"layers {_ranges(without)} have no {name}")
     if len(found) < len(selected):
         missing = sorted(selected.keys() - found.keys())
         notes.append(f"layers {_ranges(missing)} left out: without {_expert_words(experts)}")
     return list(found.values()), notes
+
+
+def _of_stack(matrices: list[WeightMatrix], stack: str | None, model: str) -> list[WeightMatrix]:
+    stacks = list(dict.fromkeys(matrix.stack for matrix in matrices if matrix.stack is not None))
+    if stack is None and len(stacks) < 2:
+        return matrices
+    if stack in stacks:
+        return [matrix for matrix in matrices if matrix.stack == stack]
+    if not stacks:
+        raise InputError(f"{model}: has one stack of layers; leave --stack out")
+    raise InputError(f"{model}: has {' and '.join(stacks)}; choose one with --stack {' or --stack '.join(stacks)}")
 
 
 def _of_experts(matrices: list[WeightMatrix], experts: str | int) -> WeightMatrix | None:

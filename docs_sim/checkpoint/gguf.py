@@ -1,9 +1,9 @@
 """The tensors of a GGUF file, through the gguf package; quantized blocks are dequantized to float32 when read."""
 
-import warnings
+import struct
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from docs_sim.checkpoint.stored import StoredTensor
 from docs_sim.errors import InputError, MissingExtraError
@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _MAGIC = b"GGUF"
+# Value types of the GGUF specification -> bytes of a value.
+_SCALAR_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+_STRING, _ARRAY = 8, 9
+_MAX_DEPTH, _MAX_ELEMENTS = 4, 10_000_000
 
 
 def read_gguf_tensors(path: Path) -> tuple[dict[str, StoredTensor], str | None]:
@@ -27,14 +31,18 @@ def read_gguf_tensors(path: Path) -> tuple[dict[str, StoredTensor], str | None]:
         raise MissingExtraError("gguf", f"reading {path.name}") from error
     _check_start(path)
     try:
-        reader = GGUFReader(path)
+        _check_fields(path)
+        reader = GGUFReader(path, "c")  # copy on write: a read-only map would end Python when a matrix is changed
         tensors = {tensor.name: _stored(tensor, path) for tensor in reader.tensors}
-        architecture = reader.get_field("general.architecture")
+        architecture, parts = (reader.get_field(key) for key in ("general.architecture", "split.count"))
         name = None if architecture is None else str(architecture.contents())
+        count = 1 if parts is None else int(parts.contents())
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     except Exception as error:  # the parser meets hostile bytes with whatever exception they happen to cause
         raise InputError(f"{path}: is cut short or not a valid GGUF file ({error}); download it again") from error
+    if count > 1:
+        raise InputError(f"{path}: is one of {count} parts; join them with `llama-gguf-split --merge` first")
     if len(tensors) != len(reader.tensors):
         raise InputError(f"{path}: names a tensor twice")
     return tensors, name
@@ -54,13 +62,56 @@ def _check_start(path: Path) -> None:
         raise InputError(f"{path}: is not a GGUF file")
 
 
+def _check_fields(path: Path) -> None:
+    """Walk the key-value section: the gguf package believes every length in it, and would read for ever.
+
+    Raises:
+        ValueError: if a length leads beyond the end of the file.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        _, _, _, fields = struct.unpack("<4sIQQ", file.read(24))
+        for _ in range(fields):
+            _skip_string(file, size)
+            _skip_value(file, size, *struct.unpack("<I", file.read(4)))
+
+
+def _skip_string(file: BinaryIO, size: int) -> None:
+    (length,) = struct.unpack("<Q", file.read(8))
+    _skip(file, length, size)
+
+
+def _skip_value(file: BinaryIO, size: int, kind: int, depth: int = 0) -> None:
+    if kind in _SCALAR_BYTES:
+        _skip(file, _SCALAR_BYTES[kind], size)
+    elif kind == _STRING:
+        _skip_string(file, size)
+    elif kind == _ARRAY and depth < _MAX_DEPTH:
+        element, count = struct.unpack("<IQ", file.read(12))
+        if count > _MAX_ELEMENTS:
+            raise ValueError(f"an array of {count:,} elements")
+        if element in _SCALAR_BYTES:
+            _skip(file, _SCALAR_BYTES[element] * count, size)
+        else:
+            for _ in range(count):
+                _skip_value(file, size, element, depth + 1)
+    else:
+        raise ValueError(f"a value of type {kind}")
+
+
+def _skip(file: BinaryIO, length: int, size: int) -> None:
+    if file.tell() + length > size:
+        raise ValueError("a value beyond the end of the file")
+    file.seek(length, 1)
+
+
 def _stored(tensor: Any, path: Path) -> StoredTensor:
     shape = tuple(int(size) for size in reversed(tensor.shape))  # GGUF counts dimensions from the innermost
     dtype = tensor.tensor_type.name
-    return StoredTensor(tensor.name, shape, dtype, path, int(tensor.n_bytes), partial(_read, tensor, shape))
+    return StoredTensor(tensor.name, shape, dtype, path, int(tensor.n_bytes), partial(_read, path, tensor, shape))
 
 
-def _read(tensor: Any, shape: tuple[int, ...]) -> "Tensor":
+def _read(path: Path, tensor: Any, shape: tuple[int, ...]) -> "Tensor":
     import torch
     from gguf import GGMLQuantizationType, dequantize
 
@@ -68,10 +119,9 @@ def _read(tensor: Any, shape: tuple[int, ...]) -> "Tensor":
     if tensor.tensor_type == kinds.BF16:
         return torch.from_numpy(tensor.data).view(torch.bfloat16).view(shape)
     if tensor.tensor_type in (kinds.F64, kinds.F32, kinds.F16):
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-            return torch.from_numpy(tensor.data).view(shape)
+        return torch.from_numpy(tensor.data).view(shape)
     try:
         return torch.from_numpy(dequantize(tensor.data, tensor.tensor_type)).view(shape)
     except NotImplementedError as error:
-        raise InputError(f"{tensor.name}: the gguf package cannot dequantize {tensor.tensor_type.name}") from error
+        kind = tensor.tensor_type.name
+        raise InputError(f"{path}: the gguf package cannot dequantize {kind} ({tensor.name})") from error

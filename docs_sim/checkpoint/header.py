@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from docs_sim.errors import InputError
+from docs_sim.errors import InputError, shown
 
 # The same limit as the safetensors library: a longer header is an attack, or not a header.
 MAX_HEADER_BYTES = 100_000_000
@@ -41,6 +41,8 @@ DTYPES: dict[str, tuple[int, str]] = {
     "U8": (8, "uint8"),
     "BOOL": (8, "bool"),
 }
+# The storage types whose numbers are the weights themselves.
+FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 
 
 @dataclass(frozen=True)
@@ -106,27 +108,27 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     mapping: dict[str, Any] = {}
     for name, value in pairs:
         if name in mapping:
-            raise ValueError(f"{name!r} occurs twice")
+            raise ValueError(f"{shown(name)} occurs twice")
         mapping[name] = value
     return mapping
 
 
 def _tensor(name: str, entry: object, data_start: int, path: Path) -> TensorHeader:
-    fault = f"{path}: the header entry of tensor {name!r} is not valid"
+    fault = f"{path}: the header entry of tensor {shown(name)} is not valid"
     if not isinstance(entry, dict):
         raise InputError(fault)
     dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
     if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise InputError(f"{fault}: unknown dtype {dtype!r}")
+        raise InputError(f"{fault}: unknown dtype {shown(dtype)}")
     if not _naturals(shape) or not _naturals(offsets):
-        raise InputError(f"{fault}: shape {shape!r}, data_offsets {offsets!r}")
+        raise InputError(f"{fault}: shape {shown(shape)}, data_offsets {shown(offsets)}")
     if len(shape) > _MAX_DIMENSIONS or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise InputError(f"{fault}: shape {shape!r}, data_offsets {offsets!r}")
+        raise InputError(f"{fault}: shape {shown(shape)}, data_offsets {shown(offsets)}")
     elements = 1
     for size in shape:
         elements *= size
     if elements * DTYPES[dtype][0] != (offsets[1] - offsets[0]) * 8:
-        raise InputError(f"{fault}: shape {shape} of {dtype} does not fill {offsets[1] - offsets[0]} bytes")
+        raise InputError(f"{fault}: shape {shown(shape)} of {dtype} does not fill {offsets[1] - offsets[0]} bytes")
     return TensorHeader(dtype, tuple(shape), data_start + offsets[0], data_start + offsets[1])
 
 
@@ -140,7 +142,7 @@ def _check_layout(tensors: dict[str, TensorHeader], data_start: int, file_bytes:
     for name, tensor in _by_position(tensors.items()):
         if tensor.begin != position:
             fault = "overlap" if tensor.begin < position else "leave a gap"
-            between = f"tensors {previous!r} and {name!r}" if previous else f"the header and tensor {name!r}"
+            between = f"tensors {shown(previous)} and {shown(name)}" if previous else f"the header and {shown(name)}"
             raise InputError(f"{path}: its header is not valid ({between} {fault})")
         position, previous = tensor.end, name
     if position > file_bytes:

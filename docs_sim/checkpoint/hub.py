@@ -1,8 +1,11 @@
 """Snapshots in the Hugging Face cache: a Hub id and a revision -> the directory that holds them."""
 
+import re
 from pathlib import Path
 
 from docs_sim.errors import InputError
+
+_SHORT_COMMIT = re.compile(r"[0-9a-f]{7,39}")
 
 
 def cached_snapshot(hub_id: str, revision: str | None = None) -> tuple[Path, str]:
@@ -22,9 +25,12 @@ def cached_snapshot(hub_id: str, revision: str | None = None) -> tuple[Path, str
     commit = _commit(folder, revision or "main")
     if commit is None and revision is None:
         return snapshots[0], snapshots[0].name
-    matching = [snapshot for snapshot in snapshots if snapshot.name == (commit or revision)]
-    if not matching:
-        known = ", ".join([*_names(folder / "refs"), *(snapshot.name[:12] for snapshot in snapshots)])
+    wanted = commit or revision or "main"
+    matching = [snapshot for snapshot in snapshots if snapshot.name == wanted]
+    if not matching and _SHORT_COMMIT.fullmatch(wanted):
+        matching = [snapshot for snapshot in snapshots if snapshot.name.startswith(wanted)]
+    if len(matching) != 1:
+        known = ", ".join([*_names(folder / "refs"), *(snapshot.name for snapshot in snapshots)])
         raise InputError(
             f"{hub_id}: revision {revision or 'main'!r} is not in the Hugging Face cache, which has {known}"
         )
@@ -47,7 +53,7 @@ def _commit(folder: Path, revision: str) -> str | None:
     references = folder / "refs"
     if revision not in _names(references):
         return None
-    return (references / revision).read_text(encoding="utf-8").strip()
+    return (references / revision).read_text(encoding="utf-8", errors="replace").strip()
 
 
 def _names(references: Path) -> list[str]:

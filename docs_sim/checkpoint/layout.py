@@ -6,7 +6,7 @@ model with familiar names works on the day it appears.
 
 import re
 import tomllib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -17,7 +17,9 @@ from docs_sim.checkpoint.matrix import Part, WeightMatrix
 from docs_sim.checkpoint.matrix_names import ALIASES
 from docs_sim.checkpoint.stored import StoredTensor
 
-_EXPERT = re.compile(r"\.(\d+)(?=\.|$)")
+_EXPERT = re.compile(r"\.(\d{1,6})(?=\.|$)")
+_STACK = re.compile(r"(.*\.|)(encoder|decoder)\.")
+_LONGEST_NAME = 1000  # matching takes time that grows with the length, and no model has longer names
 
 # What must agree inside a layer, as (matrix, 0 = out or 1 = in) pairs: neurons are read as they are written, and
 # attention and MLP write into the same space. GPT-2 and GPT-BigCode share names and differ in orientation: this tells.
@@ -85,7 +87,7 @@ def parse_layout(name: str, text: str) -> Layout:
     before, after = map(re.escape, table["layer"].split("{layer}"))
     return Layout(
         name=name,
-        layer=re.compile(rf"(?P<prefix>(?:.*?\.)??){before}(?P<layer>\d+){after}(?P<path>.+)"),
+        layer=re.compile(rf"(?P<prefix>(?:.*?\.)??){before}(?P<layer>\d{{1,6}}){after}(?P<path>.+)"),
         in_out=table.get("stored") == "in_out",
         dense=_by_path(table.get("matrices", {})),
         experts=_by_path(table.get("experts", {})),
@@ -112,12 +114,13 @@ def _apply(layout: Layout, tensors: Mapping[str, StoredTensor]) -> Naming:
     reasons: dict[str, str] = {}
     by_prefix: dict[str, list[WeightMatrix]] = defaultdict(list)
     outside: list[WeightMatrix] = []
-    splits: list[tuple[str, int, StoredTensor, tuple[str, ...]]] = []
+    fused: list[tuple[str, int, str, StoredTensor]] = []
     for name, tensor in tensors.items():
         plain = name.removesuffix(".weight")
-        found = layout.layer.fullmatch(plain)
-        if len(tensor.shape) != 2:
-            reasons[name] = _shape_reason(tensor)
+        unfit = _unfit(tensor)
+        found = None if unfit else layout.layer.fullmatch(plain)
+        if unfit:
+            reasons[name] = unfit
         elif found is None:
             matrix = _outside(layout, plain)
             if matrix is None:
@@ -125,7 +128,7 @@ def _apply(layout: Layout, tensors: Mapping[str, StoredTensor]) -> Naming:
             else:
                 outside.append(WeightMatrix(matrix, None, None, None, (Part(tensor),)))
         elif found["path"] in layout.fused:
-            splits.append((found["prefix"], int(found["layer"]), tensor, layout.fused[found["path"]]))
+            fused.append((found["prefix"], int(found["layer"]), found["path"], tensor))
         else:
             matrix, expert = _in_layer(layout, found["path"])
             if matrix is None:
@@ -133,30 +136,34 @@ def _apply(layout: Layout, tensors: Mapping[str, StoredTensor]) -> Naming:
             else:
                 part = Part(tensor, layout.in_out)
                 by_prefix[found["prefix"]].append(WeightMatrix(matrix, int(found["layer"]), expert, None, (part,)))
-    for prefix, layer, tensor, names in splits:
-        outputs = (m for m in by_prefix[prefix] if m.layer == layer and m.name == "attn_o")
-        parts = _split_fused(Part(tensor, layout.in_out), names, next(outputs, None))
-        if parts is None:
-            reasons[tensor.name] = f"its shape {tensor.shape} cannot be split into {', '.join(names)}"
-        else:
-            by_prefix[prefix] += [WeightMatrix(name, layer, None, None, (part,)) for name, part in parts.items()]
-    stack = _main_stack(by_prefix, reasons)
-    consistent = _check_shapes(_without_duplicates(stack + outside, reasons), reasons)
+    for prefix, layer, path, tensor in fused:
+        by_prefix[prefix] = _with_fused(
+            by_prefix[prefix], layer, layout.fused[path], Part(tensor, layout.in_out), reasons
+        )
+    stacks = _main_stacks(by_prefix, reasons)
+    consistent = _check_shapes(_without_duplicates(stacks + outside, reasons), reasons)
     named = {name for matrix in consistent for name in matrix.tensors}
     unnamed = tuple(Unnamed(name, reasons[name]) for name in tensors if name not in named)
     return Naming(layout.name, tuple(sorted(consistent, key=_order)), unnamed)
 
 
-def _order(matrix: WeightMatrix) -> tuple[bool, int, int, bool, int]:
+def _order(matrix: WeightMatrix) -> tuple[bool, str, int, int, bool, int]:
     number = matrix.expert if isinstance(matrix.expert, int) else 0
     position = list(ALIASES).index(matrix.name)
-    return matrix.layer is None, matrix.layer or 0, position, matrix.expert == "shared", number
+    return matrix.layer is None, matrix.stack or "", matrix.layer or 0, position, matrix.expert == "shared", number
 
 
-def _shape_reason(tensor: StoredTensor) -> str:
+def _unfit(tensor: StoredTensor) -> str | None:
+    """Why a tensor cannot be a matrix, whatever its name means."""
+    if len(tensor.name) > _LONGEST_NAME:
+        return f"its name has over {_LONGEST_NAME} characters"
     if len(tensor.shape) == 1:
         return "a vector: norm or bias"
-    return f"has {len(tensor.shape)} dimensions"
+    if len(tensor.shape) != 2:
+        return f"has {len(tensor.shape)} dimensions"
+    if 0 in tensor.shape:
+        return f"is empty: {tensor.shape}"
+    return None
 
 
 def _outside(layout: Layout, plain: str) -> str | None:
@@ -177,8 +184,23 @@ def _in_layer(layout: Layout, path: str) -> tuple[str | None, int | str | None]:
     return layout.experts.get(_EXPERT.sub(".{expert}", path, count=1)), int(number[1])
 
 
+def _with_fused(
+    matrices: list[WeightMatrix], layer: int, names: tuple[str, ...], fused: Part, reasons: dict[str, str]
+) -> list[WeightMatrix]:
+    """Add the matrices that share a tensor. If it cannot be split, its whole layer is not what the layout thinks."""
+    output = next((matrix for matrix in matrices if matrix.layer == layer and matrix.name == "attn_o"), None)
+    parts = _split_fused(fused, names, output)
+    if parts:
+        return matrices + [WeightMatrix(name, layer, None, None, (part,)) for name, part in parts.items()]
+    reason = f"the shape {fused.tensor.shape} of {fused.tensor.name} cannot be split into {', '.join(names)}"
+    reasons[fused.tensor.name] = reason
+    doubtful = [matrix for matrix in matrices if matrix.layer == layer and matrix.expert is None]
+    reasons.update((name, reason) for matrix in doubtful for name in matrix.tensors)
+    return [matrix for matrix in matrices if matrix not in doubtful]
+
+
 def _split_fused(fused: Part, names: tuple[str, ...], output: WeightMatrix | None) -> dict[str, Part] | None:
-    """The matrices that share a tensor: gate and up are halves; q is as wide as attn_o reads, k and v are the rest."""
+    """Gate and up are halves of the output rows; q is as wide as attn_o reads, k and v are halves of the rest."""
     total = fused.out_in[0]
     first = total // 2
     if names[0] == "attn_q":
@@ -190,17 +212,24 @@ def _split_fused(fused: Part, names: tuple[str, ...], output: WeightMatrix | Non
     return {name: replace(fused, rows=rows) for name, rows in zip(names, pairwise(bounds), strict=True)}
 
 
-def _main_stack(by_prefix: Mapping[str, list[WeightMatrix]], reasons: dict[str, str]) -> list[WeightMatrix]:
-    """The largest stack of layers; towers beside it (a vision encoder) are set aside with a reason."""
+def _main_stacks(by_prefix: Mapping[str, list[WeightMatrix]], reasons: dict[str, str]) -> list[WeightMatrix]:
+    """The largest stack of layers, or encoder and decoder; towers beside them (a vision encoder) are set aside."""
     if not by_prefix:
         return []
-    sizes = Counter({prefix: sum(_elements(matrix) for matrix in stack) for prefix, stack in by_prefix.items()})
+    sizes = {prefix: sum(_elements(matrix) for matrix in stack) for prefix, stack in by_prefix.items()}
     main = max(sizes, key=lambda prefix: sizes[prefix])
+    names = {
+        prefix: found[2]
+        for prefix in by_prefix
+        if (found := _STACK.fullmatch(prefix)) and _STACK.sub(r"\1", main) == found[1]
+    }
+    if main not in names or len(names) < 2:
+        names = {main: None}
     for prefix, stack in by_prefix.items():
-        if prefix != main:
+        if prefix not in names:
             reason = f"in another stack of layers ({prefix or 'no prefix'}) than the main one ({main or 'no prefix'})"
             reasons.update((name, reason) for matrix in stack for name in matrix.tensors)
-    return by_prefix[main]
+    return [replace(matrix, stack=name) for prefix, name in names.items() for matrix in by_prefix[prefix]]
 
 
 def _elements(matrix: WeightMatrix) -> int:
@@ -218,9 +247,9 @@ def _without_duplicates(matrices: Iterable[WeightMatrix], reasons: dict[str, str
 
 def _check_shapes(matrices: list[WeightMatrix], reasons: dict[str, str]) -> list[WeightMatrix]:
     """Leave out each layer (or expert) whose shapes contradict each other: there the layout is not to be trusted."""
-    groups: dict[tuple[int | None, int | str | None], dict[str, WeightMatrix]] = defaultdict(dict)
+    groups: dict[tuple[str | None, int | None, int | str | None], dict[str, WeightMatrix]] = defaultdict(dict)
     for matrix in matrices:
-        groups[matrix.layer, matrix.expert][matrix.name] = matrix
+        groups[matrix.stack, matrix.layer, matrix.expert][matrix.name] = matrix
     consistent: list[WeightMatrix] = []
     for group in groups.values():
         contradiction = _contradiction(group)

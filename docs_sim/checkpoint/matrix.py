@@ -36,12 +36,6 @@ class Part:
     def load(self) -> "Tensor":
         """The (out, in) tensor, a view of the file where the storage allows it."""
         stored = self.tensor.read()
-        # FP8 and packed integers stand for other numbers until they are scaled: refused, never cast.
-        if not stored.is_floating_point() or stored.element_size() < 2:
-            raise InputError(
-                f"{self.tensor.path}: {self.tensor.name} is stored as {self.tensor.dtype}, "
-                "which cannot be dequantized; use a float version of this checkpoint"
-            )
         oriented = stored.T if self.in_out else stored
         return oriented if self.rows is None else oriented[self.rows[0] : self.rows[1]]
 

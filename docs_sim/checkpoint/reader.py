@@ -6,10 +6,10 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from docs_sim.checkpoint.gguf import read_gguf_tensors
-from docs_sim.checkpoint.header import TensorHeader, read_header
+from docs_sim.checkpoint.header import FLOATS, TensorHeader, read_header
 from docs_sim.checkpoint.source import Source
 from docs_sim.checkpoint.stored import StoredTensor
-from docs_sim.errors import InputError
+from docs_sim.errors import InputError, shown
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,11 +62,17 @@ def _read_file(path: Path) -> dict[str, StoredTensor]:
 
 
 def _stored(name: str, header: TensorHeader, path: Path) -> StoredTensor:
-    read = partial(_map_tensor, path, header)
+    read = partial(_map_tensor, name, path, header)
     return StoredTensor(name, header.shape, header.dtype, path, header.end - header.begin, read)
 
 
-def _map_tensor(path: Path, header: TensorHeader) -> "Tensor":
+def _map_tensor(name: str, path: Path, header: TensorHeader) -> "Tensor":
+    # FP8 and packed integers stand for other numbers until they are scaled: refused, never cast.
+    if header.dtype not in FLOATS:
+        raise InputError(
+            f"{path}: {name} is stored as {header.dtype}, which cannot be dequantized; "
+            "use a float version of this checkpoint"
+        )
     from docs_sim.checkpoint.memory_map import map_tensor  # imports torch, which listing a checkpoint does not need
 
     return map_tensor(path, header)
@@ -79,18 +85,27 @@ def _read_shards(index: Path) -> dict[str, StoredTensor]:
     shards: dict[str, dict[str, StoredTensor]] = {}
     for shard in dict.fromkeys(weight_map.values()):
         path = _shard_path(index, shard)
-        if not path.is_file():
-            raise InputError(f"{index}: names the shard {shard}, which is not there; download it")
+        if not _is_file(path):
+            raise InputError(f"{index}: names the shard {shown(shard)}, which is not there; download it")
         shards[shard] = _read_file(path)
     for name, shard in weight_map.items():
         if name not in shards[shard]:
-            raise InputError(f"{index}: says that {shard} holds {name!r}, which it does not")
-    return {name: shards[shard][name] for name, shard in weight_map.items()}
+            raise InputError(f"{index}: says that {shard} holds {shown(name)}, which it does not")
+    listed = {name: shards[shard][name] for name, shard in weight_map.items()}
+    unlisted = {name: tensor for tensors in shards.values() for name, tensor in tensors.items()}
+    return listed | {name: tensor for name, tensor in unlisted.items() if name not in listed}
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that no file system takes
+        return False
 
 
 def _shard_path(index: Path, shard: str) -> Path:
     name = PurePosixPath(shard)
     # Files of the Hugging Face cache are links to elsewhere, so the name is judged and not where it leads.
     if name.is_absolute() or ".." in name.parts or "\\" in shard or ":" in shard or "\0" in shard:
-        raise InputError(f"{index}: names a shard outside its directory: {shard!r}")
+        raise InputError(f"{index}: names a shard outside its directory: {shown(shard)}")
     return index.parent / name

@@ -65,14 +65,23 @@ def find_source(model: str | Path, revision: str | None = None) -> Source:
     if name in BUILT_IN and not isinstance(model, Path):
         _refuse_revision(revision, name)
         return Source(name, Path(str(files("docs_sim.demo"))) / name / "model.safetensors")
-    path = Path(model).expanduser()
-    if path.exists():
+    path = _existing_path(model)
+    if path is not None:
         _refuse_revision(revision, name)
         return _local_source(path)
-    if hub_id or (_HUB_ID.fullmatch(name) and path.suffix not in (".safetensors", ".gguf", *_PICKLED)):
+    if hub_id or (_HUB_ID.fullmatch(name) and not name.endswith((".safetensors", ".gguf", *_PICKLED))):
         snapshot, commit = cached_snapshot(hub_id or name, revision)
         return Source(name.replace("/", "--"), _weights_in(snapshot), commit)
-    raise InputError(f"{name}: {_no_such_model(name)}")
+    raise InputError(f"{name[:200]}: {_no_such_model(name)}")
+
+
+def _existing_path(model: str | Path) -> Path | None:
+    """The path that ``model`` names, if there is one. ``Path("")`` would be the working directory."""
+    try:
+        path = Path(model).expanduser()
+        return path if str(model) and path.exists() else None
+    except (OSError, RuntimeError, ValueError):  # names too long, unknown users, null bytes
+        return None
 
 
 def _refuse_revision(revision: str | None, name: str) -> None:

@@ -14,7 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas
 import torch
+from matplotlib.figure import Figure
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     LlamaConfig,
@@ -25,6 +27,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+NAMES = ("demo", "demo-tuned", "demo-moe")
 SEED = 2501
 THREADS = 2  # part of the recipe: the order of floating-point sums depends on it
 PYTHON_DOCUMENTATION = Path("/usr/share/doc/python3.11/html/_sources")
@@ -180,6 +183,15 @@ def save(
         writer.writerows(curve)
 
 
+def draw_losses(directory: Path) -> None:
+    """Draw the loss curves of the three models side by side into ``losses.png``."""
+    figure = Figure(figsize=(9, 3), layout="constrained", dpi=100)
+    for axes, name in zip(figure.subplots(1, 3, sharey=True), NAMES, strict=True):
+        curve = pandas.read_csv(directory / name / "losses.csv", index_col="step")
+        curve.plot(ax=axes, title=name, ylabel="nats a token", ylim=(2, 8), legend=name == NAMES[0])
+    figure.savefig(directory / "losses.png", metadata={"Software": None})
+
+
 def main() -> None:
     """Train the base, the fine-tune and the mixture into ``--out``."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -202,17 +214,18 @@ def main() -> None:
     base = LlamaForCausalLM(LlamaConfig(**SHAPE))
     curve = train(base, [python_train], held_out, steps=steps(4000), peak_rate=4e-3)
     weights = {name: tensor.clone() for name, tensor in base.state_dict().items()}
-    save(base, tokenizer, curve, arguments.out / "demo")
+    save(base, tokenizer, curve, arguments.out / NAMES[0])
 
     tuned = LlamaForCausalLM(LlamaConfig(**SHAPE))
     tuned.load_state_dict(weights)
     curve = train(tuned, [bible_train], held_out, steps=steps(400), peak_rate=4e-4)
-    save(tuned, tokenizer, curve, arguments.out / "demo-tuned")
+    save(tuned, tokenizer, curve, arguments.out / NAMES[1])
 
     base.to(torch.float32).load_state_dict(weights)
     mixture = upcycle(base)
     curve = train(mixture, [python_train, bible_train], held_out, steps=steps(1000), peak_rate=1e-3)
-    save(mixture, tokenizer, curve, arguments.out / "demo-moe")
+    save(mixture, tokenizer, curve, arguments.out / NAMES[2])
+    draw_losses(arguments.out)
 
 
 if __name__ == "__main__":

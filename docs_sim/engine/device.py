@@ -84,7 +84,7 @@ def parse_bytes(text: str) -> int:
     Raises:
         InputError: if it is none of these, or not above zero.
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    found = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,15})?)\s*([A-Za-z]*)\s*", text)
     unit = _UNITS.get(found[2].upper()) if found else None
     size = int(float(found[1]) * unit) if found and unit else 0
     if size <= 0:

@@ -16,7 +16,7 @@ from docs_sim.errors import InputError
 
 def json_text(result: Mapping[str, Any]) -> str:
     """A result as JSON: arrays as lists, NaN and infinity as null."""
-    return json.dumps(_plain(result), allow_nan=False, ensure_ascii=False)
+    return json.dumps(_plain(result), allow_nan=False)
 
 
 def _plain(value: Any) -> Any:
@@ -40,9 +40,10 @@ def reserved(directory: Path) -> Iterator[None]:
     Raises:
         InputError: if it cannot be made or written.
     """
-    made = [path for path in (directory, *directory.parents) if not path.exists()]
+    made: list[Path] = []
     try:
         try:
+            made += [path for path in (directory, *directory.parents) if not path.exists()]
             directory.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=directory):
                 pass
@@ -50,18 +51,21 @@ def reserved(directory: Path) -> Iterator[None]:
             raise InputError(f"{directory}: cannot be written: {error.strerror}; choose another with --out") from error
         yield
     except BaseException:
-        with suppress(OSError):  # another process may have put its results there
-            for path in made:
+        for path in made:
+            with suppress(OSError):  # another process may have put its results there
                 path.rmdir()
         raise
 
 
 def write_files(directory: Path, contents: Mapping[str, bytes]) -> list[Path]:
-    """Write files under temporary names, then rename them: nobody sees half a file, or half of them after a fault.
+    """Write all files under temporary names, then rename them in this order: nobody ever sees half a file.
 
     Raises:
-        InputError: if the directory cannot be written.
+        InputError: if the directory cannot be written, or a directory has the name of a file.
     """
+    for name in contents:
+        if (directory / name).is_dir():
+            raise InputError(f"{directory / name}: is a directory where a result belongs; choose another with --out")
     mark = secrets.token_hex(4)
     temporary = {directory / name: directory / f".{name}.{mark}" for name in contents}
     try:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from docs_sim.errors import InputError
 
-_MAX_TICKS = 24
+_MAX_TICKS, _MAX_LONG_TICKS = 24, 16  # long labels have three characters or more
 _COLOURS = "viridis"  # even in lightness and safe for colour-blind readers, also in print
 _DIAGONAL = "0.82"
 
@@ -54,7 +54,7 @@ def draw_grid(grid: GridFigure) -> Figure:
     figure = Figure(figsize=(6.4, 5.6), layout="constrained", dpi=150)
     axes = figure.subplots()
     axes.set_facecolor(_DIAGONAL)
-    step = math.ceil(count / _MAX_TICKS)
+    step = math.ceil(count / (_MAX_LONG_TICKS if max(map(len, grid.labels)) > 2 else _MAX_TICKS))
     seaborn.heatmap(
         grid.values,
         mask=diagonal | ~np.isfinite(grid.values),
@@ -74,7 +74,7 @@ def draw_grid(grid: GridFigure) -> Figure:
     axes.set_yticks([position + 0.5 for position in positions], shown, rotation=0, fontsize=8)
     axes.set_xlabel(grid.axis_label)
     axes.set_ylabel(grid.axis_label)
-    axes.set_title(f"{grid.title}\n{grid.subtitle}", fontsize=10)
+    axes.set_title(f"{grid.title}\n{grid.subtitle}", fontsize=10, parse_math=False)
     return figure
 
 
@@ -91,14 +91,20 @@ def check_colour_range(vmin: float | None, vmax: float | None) -> None:
 
 def _colour_range(grid: GridFigure, values: np.ndarray) -> tuple[float, float]:
     finite = values[np.isfinite(values)]
-    low = grid.vmin if grid.vmin is not None else float(finite.min()) if finite.size else 0.0
-    high = grid.vmax if grid.vmax is not None else float(finite.max()) if finite.size else 1.0
-    return (low, high) if low < high else (min(low, high) - 1e-6, max(low, high) + 1e-6)
+    low = grid.vmin if grid.vmin is not None else float(finite.min(initial=np.inf))
+    high = grid.vmax if grid.vmax is not None else float(finite.max(initial=-np.inf))
+    if not finite.size:
+        low, high = (0.0 if grid.vmin is None else low), (1.0 if grid.vmax is None else high)
+    if low < high:
+        return low, high
+    # No extent: an end that was asked for stays, the other gives way, by more than float32 can lose.
+    extent = max(abs(low), abs(high), 1.0) * 1e-6
+    return (low if grid.vmin is not None else high - extent, high if grid.vmax is not None else low + extent)
 
 
 def _beyond(values: np.ndarray, low: float, high: float) -> str:
     """Which ends of the colour bar need an arrow, because values lie beyond a chosen limit."""
-    below, above = bool(np.nanmin(values) < low), bool(np.nanmax(values) > high)
+    below, above = bool(np.any(values < low)), bool(np.any(values > high))  # NaN is neither
     return {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}[below, above]
 
 

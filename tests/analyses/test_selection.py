@@ -1,0 +1,155 @@
+"""Which layers and experts a question is about."""
+
+import pytest
+import torch
+
+from docs_sim.analyses.selection import parse_layers, select_layers
+from docs_sim.checkpoint import open_checkpoint
+from docs_sim.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("text", "layers"),
+    [
+        *(("0", [0]), ("3-5", [3, 4, 5]), ("0-1,7", [0, 1, 7]), ("7,0-1", [0, 1, 7]), ("2,2,1-2", [1, 2])),
+        *((" 1 , 3 - 4 ", [1, 3, 4]), ("4-4", [4]), ("0-7", list(range(8)))),
+    ],
+)
+def test_lists_of_layers(text, layers):
+    assert parse_layers(text, range(8)) == layers
+
+
+@pytest.mark.parametrize(
+    "text", ["", ",", "a", "1-", "-1", "5-2", "1..3", "1,,2", "0x1", "1.5", "9999999", "1-2-3", "²"]
+)
+def test_what_is_no_list_of_layers(text):
+    with pytest.raises(InputError, match="write them like") as caught:
+        parse_layers(text, range(8))
+    assert repr(text) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "missing"), [("40-50", "40-50"), ("6-9", "8-9"), ("3,8", "8"), ("8,10-11", "8, 10-11")]
+)
+def test_layers_that_are_not_there(text, missing):
+    with pytest.raises(InputError, match=rf"layers {missing} are not there; there are 0-7$"):
+        parse_layers(text, range(8))
+
+
+def test_gaps_among_the_layers_that_are_there_are_named():
+    with pytest.raises(InputError, match=r"there are 0-2, 5, 7-8$"):
+        parse_layers("3", [0, 1, 2, 5, 7, 8])
+
+
+@pytest.fixture
+def dense(write_model, llama_tensors):
+    return open_checkpoint(write_model(llama_tensors(4)))
+
+
+@pytest.fixture
+def moe(write_model, moe_tensors):
+    """Layer 0 is dense; layers 1 to 3 have four experts and a shared one."""
+    return open_checkpoint(write_model(moe_tensors(dense=1)))
+
+
+@pytest.mark.parametrize(
+    ("layers", "chosen"), [(None, [0, 1, 2, 3]), ("1-2", [1, 2]), ([3, 0], [0, 3]), ((2, 2), [2]), (range(2), [0, 1])]
+)
+def test_layers_of_a_dense_model(layers, chosen, dense):
+    matrices, notes = select_layers(dense, "up", layers)
+    assert [matrix.key for matrix in matrices] == [f"layers.{layer}.mlp_up" for layer in chosen]
+    assert notes == []
+
+
+@pytest.mark.parametrize("layers", [[4], [-1], [0, 99], "4"])
+def test_layer_that_is_not_there(layers, dense):
+    with pytest.raises(InputError, match="there are 0-3"):
+        select_layers(dense, "mlp_up", layers)
+
+
+def test_no_layer_at_all_is_an_error_about_layers(dense):
+    with pytest.raises(InputError, match="layer") as caught:
+        select_layers(dense, "mlp_up", [])
+    assert "expert" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["mlp_up", "mlp_gate", "mlp_down"])
+def test_concat_is_all_experts_side_by_side(name, moe):
+    matrices, notes = select_layers(moe, name)
+    assert [matrix.layer for matrix in matrices] == [0, 1, 2, 3]
+    assert notes == []
+    assert matrices[0].shape == (16, 6)
+    for matrix in matrices[1:]:
+        experts = [one for one in moe.matrices(name) if one.layer == matrix.layer and one.expert != "shared"]
+        assert len(experts) == 4
+        assert matrix.shape == (16, 4 * 6)
+        assert torch.equal(matrix.load(), torch.cat([one.load() for one in experts], dim=1))
+        assert matrix.tensors == tuple(one.tensors[0] for one in experts)
+        assert matrix.key == f"layers.{matrix.layer}.{name}"
+
+
+def test_concat_of_mixtral_names(write_model, moe_tensors):
+    tensors = moe_tensors(family="mixtral", experts=3)
+    matrices, _ = select_layers(open_checkpoint(write_model(tensors)), "mlp_up")
+    columns = [tensors[f"model.layers.2.block_sparse_moe.experts.{expert}.w3.weight"].T for expert in range(3)]
+    assert torch.equal(matrices[2].load(), torch.cat(columns, dim=1))
+
+
+@pytest.mark.parametrize(("experts", "key"), [("shared", "shared"), (2, "experts.2"), ("2", "experts.2")])
+def test_one_expert_of_each_layer(experts, key, moe):
+    matrices, notes = select_layers(moe, "mlp_up", experts=experts)
+    assert [matrix.key for matrix in matrices] == [f"layers.{layer}.{key}.mlp_up" for layer in (1, 2, 3)]
+    assert len(notes) == 1
+    assert "layers 0 left out" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("experts", "words"),
+    [("9", "there are 0-3, shared"), (4, "there are 0-3, shared"), ("all", "concat, shared or"), ("-1", "concat, sh")],
+)
+def test_expert_that_is_not_there(experts, words, moe):
+    with pytest.raises(InputError, match=words):
+        select_layers(moe, "mlp_up", experts=experts)
+
+
+@pytest.mark.parametrize("experts", ["shared", "0", 0])
+def test_experts_of_a_dense_model(experts, dense):
+    with pytest.raises(InputError, match="has no experts"):
+        select_layers(dense, "mlp_up", experts=experts)
+
+
+@pytest.mark.parametrize("experts", ["shared", "0"])
+def test_experts_do_not_matter_for_attention(experts, write_model, moe_tensors, llama_tensors):
+    attention = {name: tensor for name, tensor in llama_tensors(3).items() if "attn" in name}
+    checkpoint = open_checkpoint(write_model(moe_tensors() | attention))
+    with pytest.raises(InputError, match=r"no layer has (a shared expert|an expert 0)"):
+        select_layers(checkpoint, "attn_q", experts=experts)
+    assert len(select_layers(checkpoint, "attn_q")[0]) == 3
+
+
+def test_layers_without_the_matrix_are_mentioned(write_model, llama_tensors):
+    tensors = {
+        name: tensor for name, tensor in llama_tensors(5).items() if ".1.mlp" not in name and ".2.mlp" not in name
+    }
+    checkpoint = open_checkpoint(write_model(tensors))
+    matrices, notes = select_layers(checkpoint, "UP")
+    assert [matrix.layer for matrix in matrices] == [0, 3, 4]
+    assert notes == ["layers 1-2 have no mlp_up"]
+    with pytest.raises(InputError, match="there are 0, 3-4"):
+        select_layers(checkpoint, "mlp_up", "1")
+
+
+def test_experts_of_different_n_cannot_be_joined(write_model, moe_tensors):
+    odd = {
+        f"model.layers.1.mlp.experts.3.{name}.weight": torch.zeros(shape)
+        for name, shape in {"gate_proj": (6, 32), "up_proj": (6, 32), "down_proj": (32, 6)}.items()
+    }
+    checkpoint = open_checkpoint(write_model(moe_tensors() | odd))
+    with pytest.raises(InputError, match="differ in n"):
+        select_layers(checkpoint, "mlp_up")
+
+
+@pytest.mark.parametrize("matrix", ["embed", "router"])
+def test_matrix_outside_the_layers_is_refused(matrix, dense):
+    with pytest.raises(InputError, match=f"{matrix} is not in the layers|has no {matrix}"):
+        select_layers(dense, matrix)

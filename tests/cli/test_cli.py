@@ -1,0 +1,549 @@
+"""The program as its users meet it: exit status, what it prints where, and which files it leaves."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import huggingface_hub.constants
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from docs_sim.cli.app import main
+from docs_sim.cli.inspect import compact
+from docs_sim.cli.output import default_directory
+
+from docs_sim.checkpoint.source import BUILT_IN, aliases
+
+FILES = {"result.json", "grid.csv", "pairs.csv", "heatmap.png"}
+PROGRAM = Path(sys.executable).with_name("docs-sim")
+UP_1 = "model.layers.1.mlp.up_proj.weight"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a run of the program left."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.err.splitlines()
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    """Run the program in this process, in ``tmp_path``."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["docs-sim", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            main()
+        return Ended(caught.value.code or 0, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def model(write_model, llama_tensors) -> Path:
+    """A Llama of four layers with a config."""
+    return write_model(llama_tensors(4), config={"architectures": ["LlamaForCausalLM"]})
+
+
+def contents(directory: Path) -> dict[Path, bytes | None]:
+    """All files below a directory with their bytes, hidden ones too, and all folders with None."""
+    paths = {path.relative_to(directory): path for path in directory.rglob("*")}
+    return {name: path.read_bytes() if path.is_file() else None for name, path in paths.items()}
+
+
+# --- heatmap ---
+
+
+def test_heatmap_writes_its_files_where_it_says(run, model, tmp_path):
+    ended = run("heatmap", model)
+    assert (ended.status, ended.err) == (0, "")
+    directory = tmp_path / "docs-sim-out" / "heatmap-tiny-mlp_up"
+    assert contents(directory).keys() == {Path(name) for name in FILES}
+    assert "heatmap-tiny-mlp_up" in ended.out
+    assert "chance level" in ended.out
+
+
+def test_result_follows_the_schema(run, model, tmp_path):
+    assert run("heatmap", model, "--matrix", "Q", "--out", "o", "--layers", "0-2", "--device", "cpu").status == 0
+    result = json.loads((tmp_path / "o" / "result.json").read_text())
+    assert {"schema": 1, "command": "heatmap", "index": "docs", "matrix": "attn_q"}.items() <= result.items()
+    assert result["docs_sim"].count(".") == 2
+    assert result["model"] == {
+        "name": "tiny",
+        "source": str(model / "model.safetensors"),
+        "revision": None,
+        "architecture": "LlamaForCausalLM",
+        "dtype": "BF16",
+    }
+    assert result["labels"] == ["0", "1", "2"]
+    values = np.array(result["values"])
+    assert values.shape == (3, 3)
+    assert np.array_equal(values, values.T)
+    assert np.array_equal(np.diag(values), np.ones(3))
+    assert 0 < result["chance"] < 1
+    assert 0 <= result["gini"] < 1
+    assert result["warnings"] == []
+    assert {"device": "cpu", "precision": "auto", "sample": None}.items() <= result["settings"].items()
+    assert result["seconds"] >= 0
+
+
+def test_tables_hold_the_same_numbers(run, model, tmp_path):
+    run("heatmap", model, "--out", "o")
+    values = np.array(json.loads((tmp_path / "o" / "result.json").read_text())["values"])
+    grid = pd.read_csv(tmp_path / "o" / "grid.csv", index_col="layer")
+    assert list(grid.columns) == ["0", "1", "2", "3"]
+    np.testing.assert_array_equal(grid.to_numpy(), values)
+    pairs = pd.read_csv(tmp_path / "o" / "pairs.csv")
+    assert len(pairs) == 6
+    assert {"layer_x", "layer_y", "docs", "excess", "chance", "location_x", "scale_y"} <= set(pairs.columns)
+    np.testing.assert_array_equal(pairs["docs"], values[pairs["layer_x"], pairs["layer_y"]])
+
+
+def test_figure_formats(run, model, tmp_path):
+    assert run("heatmap", model, "--out", "o", "--format", "svg", "--format", "pdf", "--format", "svg").status == 0
+    starts = {path.name: path.read_bytes()[:5] for path in (tmp_path / "o").glob("heatmap.*")}
+    assert starts == {"heatmap.svg": b"<?xml", "heatmap.pdf": b"%PDF-"}
+
+
+def test_json_is_all_there_is_on_standard_output(run, model, tmp_path):
+    ended = run("heatmap", model, "--out", "o", "--json")
+    assert (ended.status, ended.err) == (0, "")
+    assert ended.out.count("\n") == 1
+    assert json.loads(ended.out) == json.loads((tmp_path / "o" / "result.json").read_text())
+
+
+def test_quiet_says_nothing(run, model, tmp_path):
+    ended = run("heatmap", model, "--out", "o", "--quiet")
+    assert (ended.status, ended.out, ended.err) == (0, "", "")
+    assert (tmp_path / "o" / "result.json").is_file()
+
+
+@pytest.mark.parametrize("options", [["--json"], ["--quiet"], []])
+def test_zero_columns_are_a_warning_with_the_count(options, run, write_model, llama_tensors):
+    tensors = llama_tensors()
+    tensors[UP_1][:5] = 0
+    ended = run("heatmap", write_model(tensors), *options)
+    assert ended.status == 0
+    assert ended.lines == ["docs-sim: warning: layers.1.mlp_up: 5 of 24 columns are zero and were left out"]
+    if options == ["--json"]:
+        assert json.loads(ended.out)["zero_columns"] == [0, 5, 0]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(["--index", "docs_mean"], ["--precision", "highest"], ["--memory-budget", "1MiB"], ["--scale", "excess"]),
+        *(["--vmin", "0", "--vmax", "1"], ["--layers", "0,2-3"], ["--layers", "1, 3"], ["--matrix", "down_proj"]),
+        ["--device", "cpu"],
+    ],
+    ids=" ".join,
+)
+def test_options_that_work(options, run, model):
+    assert run("heatmap", model, *options).status == 0
+
+
+def test_second_run_replaces_whole_files(run, model, tmp_path):
+    def written() -> dict[Path, object]:
+        files: dict[Path, object] = contents(tmp_path / "o")
+        result = json.loads(files.pop(Path("result.json")))
+        return files | {Path("result.json"): result | {"seconds": None}}
+
+    run("heatmap", model, "--out", "o")
+    first = written()
+    for path in (tmp_path / "o").iterdir():
+        path.write_bytes(bytes(1_000_000))
+    run("heatmap", model, "--out", "o")
+    assert written() == first
+
+
+# --- wrong input ---
+
+
+def poisoned(value: float):
+    def act(directory: Path) -> None:
+        path = directory / "model.safetensors"
+        content = bytearray(path.read_bytes())
+        length = int.from_bytes(content[:8], "little")
+        begin = json.loads(content[8 : 8 + length])[UP_1]["data_offsets"][0]
+        start = 8 + length + begin + 2 * 7
+        content[start : start + 2] = torch.tensor([value]).bfloat16().view(torch.uint8).numpy().tobytes()
+        path.write_bytes(content)
+
+    return act
+
+
+BAD_MODELS = {
+    "cut short": (lambda d: os.truncate(d / "model.safetensors", 4000), "cut short"),
+    "git lfs pointer": (
+        lambda d: (d / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n"),
+        "git lfs pull",
+    ),
+    "empty file": (lambda d: os.truncate(d / "model.safetensors", 0), "is empty"),
+    "no weights": (lambda d: (d / "model.safetensors").unlink(), "holds no weights"),
+    "missing": (shutil.rmtree, "no such file or directory"),
+    "pickled": (lambda d: (d / "model.safetensors").rename(d / "pytorch_model.bin"), "convert"),
+    "config not JSON": (lambda d: (d / "config.json").write_text("{"), "config.json"),
+    "NaN": (poisoned(float("nan")), UP_1),
+    "infinity": (poisoned(float("inf")), UP_1),
+    "minus infinity": (poisoned(float("-inf")), UP_1),
+}
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["plain", "json"])
+@pytest.mark.parametrize("fault", BAD_MODELS)
+def test_bad_model_is_one_line_and_leaves_no_trace(fault, options, run, model, tmp_path):
+    act, words = BAD_MODELS[fault]
+    act(model)
+    before = contents(tmp_path)
+    ended = run("heatmap", model, "--out", "o", *options)
+    assert (ended.status, ended.out, len(ended.lines)) == (2, "", 1)
+    assert ended.err.startswith("docs-sim: ")
+    assert words in ended.err
+    assert contents(tmp_path) == before
+
+
+BAD_OPTIONS = {
+    "matrix that it lacks": (["--matrix", "attn_gate"], "it has attn_q, attn_k, attn_v"),
+    "unknown matrix": (["--matrix", "mlp_upp"], "did you mean mlp_up"),
+    "matrix outside the layers": (["--matrix", "embed"], "not in the layers"),
+    "layers that are not there": (["--layers", "40-50"], "there are 0-3"),
+    "layers reversed": (["--layers", "5-2"], "0-15"),
+    "layers of letters": (["--layers", "abc"], "abc"),
+    "layers empty": (["--layers", ""], "layers"),
+    "layers negative": (["--layers", "-1"], "-1"),
+    "one layer": (["--layers", "2"], "two layers"),
+    "experts of a dense model": (["--experts", "0"], "no experts"),
+    "experts of letters": (["--experts", "all"], "'all'"),
+    "out below a file": (["--out", "file/below"], "file/below"),
+    "out is a file": (["--out", "file"], "file"),
+    "out of a name longer than the system allows": (["--out", "o" * 300], "--out"),
+    "out below a folder that can be made": (["--out", "a/b/" + "o" * 300], "--out"),
+    "colours reversed": (["--vmin", "1", "--vmax", "0"], "--vmin must be below --vmax"),
+    "colours without extent": (["--vmin", "0.5", "--vmax", "0.5"], "--vmin"),
+    "colours not finite": (["--vmax", "nan"], "nan"),
+    "colour no number": (["--vmin", "low"], "--vmin"),
+    "memory nonsense": (["--memory-budget", "plenty"], "'plenty'"),
+    "memory of nothing": (["--memory-budget", "0"], "'0'"),
+    "memory without end": (["--memory-budget", "9" * 400], "999"),
+    "device": (["--device", "nosuch"], "'nosuch'"),
+    "index": (["--index", "nosuch"], "docs_mean"),
+    "precision": (["--precision", "low"], "highest"),
+    "format": (["--format", "bmp"], "png"),
+    "scale": (["--scale", "log"], "excess"),
+    "revision of a directory": (["--revision", "main"], "--revision"),
+    "unknown option": (["--bogus"], "--bogus"),
+    "option without its value": (["--matrix"], "--matrix"),
+    "second model": (["another"], "another"),
+}
+
+
+@pytest.mark.parametrize("fault", BAD_OPTIONS)
+def test_bad_option_is_one_line_and_leaves_no_trace(fault, run, model, tmp_path):
+    options, words = BAD_OPTIONS[fault]
+    (tmp_path / "file").write_text("in the way")
+    before = contents(tmp_path)
+    ended = run("heatmap", model, *options)
+    assert (ended.status, ended.out, len(ended.lines)) == (2, "", 1)
+    assert words in ended.err
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["heatmap"], "Missing argument 'MODEL'"),
+        (["inspect"], "Missing argument 'MODEL'"),
+        (["inspect", "no-such-model"], "docs-sim models"),
+        (["inspect", "./no-such"], "no such file or directory"),
+        (["inspect", "someone/model"], "hf download someone/model"),
+        (["inspect", "llama-3.1-8"], "did you mean"),
+        (["inspect", "line\nbreak"], "line break"),
+        (["--bogus"], "--bogus"),
+        (["models", "extra"], "extra"),
+    ],
+    ids=str,
+)
+def test_wrong_command_line_is_one_line(arguments, words, run, monkeypatch, tmp_path):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    ended = run(*arguments)
+    assert (ended.status, ended.out, len(ended.lines)) == (2, "", 1)
+    assert words in ended.err
+
+
+def test_unknown_command_points_to_help_that_exists(run):
+    ended = run("heatmop", "demo")
+    assert (ended.status, len(ended.lines)) == (2, 1)
+    assert "'heatmop'" in ended.err
+    assert "docs-sim heatmop --help" not in ended.err
+
+
+def test_out_that_holds_a_directory_of_that_name_is_left_as_it_is(run, model, tmp_path):
+    (tmp_path / "o" / "pairs.csv").mkdir(parents=True)
+    (tmp_path / "o" / "grid.csv").write_text("old")
+    ended = run("heatmap", model, "--out", "o")
+    assert (ended.status, len(ended.lines)) == (2, 1)
+    assert contents(tmp_path / "o") == {Path("grid.csv"): b"old", Path("pairs.csv"): None}
+
+
+@pytest.mark.parametrize("shape", [(0, 16), (24, 0)], ids=str)
+def test_matrix_without_entries_is_one_line(shape, run, write_model, llama_tensors):
+    tensors = llama_tensors()
+    for layer in range(3):
+        tensors[f"model.layers.{layer}.mlp.up_proj.weight"] = torch.zeros(shape)
+        tensors[f"model.layers.{layer}.mlp.gate_proj.weight"] = torch.zeros(shape)
+        tensors[f"model.layers.{layer}.mlp.down_proj.weight"] = torch.zeros(shape[::-1])
+    if shape[1] == 0:
+        tensors = {name: tensor for name, tensor in tensors.items() if "attn" not in name}
+    ended = run("heatmap", write_model(tensors))
+    assert (ended.status, len(ended.lines)) == (2, 1)
+
+
+def test_zero_matrix_is_one_line_that_names_the_tensor(run, write_model, llama_tensors):
+    tensors = llama_tensors()
+    tensors[UP_1].zero_()
+    ended = run("heatmap", write_model(tensors))
+    assert (ended.status, len(ended.lines)) == (2, 1)
+    assert UP_1 in ended.err
+
+
+def test_matrices_of_different_n_are_refused(run, write_model, llama_tensors):
+    wide = {name: tensor for name, tensor in llama_tensors(3, width=32).items() if ".2." in name}
+    ended = run("heatmap", write_model(llama_tensors(2) | wide))
+    assert (ended.status, len(ended.lines)) == (2, 1)
+    assert "n = 16" in ended.err
+    assert "n = 32" in ended.err
+
+
+def test_debug_shows_the_traceback(run):
+    for arguments in (["--debug", "inspect", "./nothing"], ["inspect", "./nothing", "--debug"]):
+        ended = run(*arguments)
+        assert ended.status == 2
+        assert "Traceback" in ended.err
+        assert ended.lines[-1].startswith("docs-sim: ./nothing")
+    assert "Traceback" not in run("inspect", "./nothing").err
+
+
+def test_fault_of_the_program_is_told_apart(run, model, monkeypatch):
+    def broken(*arguments: object) -> None:
+        raise ZeroDivisionError("one\ntwo")
+
+    monkeypatch.setattr("docs_sim.checkpoint.checkpoint.name_tensors", broken)
+    ended = run("inspect", model)
+    assert (ended.status, len(ended.lines)) == (1, 1)
+    assert "ZeroDivisionError" in ended.err
+
+
+# --- help, inspect, models ---
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["heatmap", "--help"], ["inspect", "-h"], ["models", "-h"]])
+def test_help(arguments, run):
+    ended = run(*arguments)
+    assert (ended.status, ended.err) == (0, "")
+    assert "Usage" in ended.out
+
+
+def test_help_lists_the_commands(run):
+    assert all(command in run("--help").out for command in ("heatmap", "inspect", "models"))
+
+
+def test_version(run):
+    ended = run("--version")
+    assert (ended.status, ended.err) == (0, "")
+    assert ended.out.strip().count(".") == 2
+
+
+def test_no_command_shows_the_help(run):
+    ended = run()
+    assert "heatmap" in ended.out + ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_inspect_accounts_for_every_tensor(run, model, llama_tensors):
+    ended = run("inspect", model, "--json")
+    assert (ended.status, ended.err) == (0, "")
+    listing = json.loads(ended.out)
+    assert (listing["schema"], listing["command"], listing["layers"]) == (1, "inspect", [0, 1, 2, 3])
+    assert listing["model"]["architecture"] == "LlamaForCausalLM"
+    named = [name for matrix in listing["matrices"] for name in matrix["tensors"]]
+    assert sorted(named + [one["name"] for one in listing["unnamed"]]) == sorted(llama_tensors(4))
+    assert all(one["reason"] for one in listing["unnamed"])
+    up = next(matrix for matrix in listing["matrices"] if matrix["key"] == "layers.1.mlp_up")
+    assert (up["shape"], up["dtype"], up["expert"], up["tensors"]) == ([16, 24], "BF16", None, [UP_1])
+    assert listing["bytes"] == sum(tensor.nbytes for tensor in llama_tensors(4).values())
+
+
+def test_inspect_in_words(run, model, write_model, moe_tensors):
+    out = run("inspect", model).out
+    assert "LlamaForCausalLM" in out
+    assert "attn_k    0-3" in out
+    assert "(16, 24)" in out
+    assert "model.layers.*.input_layernorm.weight" in out
+    mixed = run("inspect", write_model(moe_tensors(dense=1), "mixed")).out
+    assert "architecture not stated" in mixed
+    assert "0-3" in mixed
+    assert "shared" in mixed
+
+
+def test_inspect_of_unknown_names_lists_them(run, write_model):
+    ended = run("inspect", write_model({"strange.weight": torch.zeros(4, 4)}))
+    assert ended.status == 0
+    assert "no known layout" in ended.out
+    assert "strange.weight" in ended.out
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["plain", "json"])
+@pytest.mark.parametrize("name", ["\ud800", "\x1b[2J\x07", "a\nb"], ids=ascii)
+def test_inspect_prints_hostile_names_harmlessly(name, options, run, write_raw):
+    path = write_raw({name: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, bytes(4))
+    ended = run("inspect", path, *options)
+    assert (ended.status, ended.err) == (0, "")
+    assert name not in ended.out, "a terminal would obey it"
+    if options:
+        assert json.loads(ended.out)["unnamed"][0]["name"] == name
+
+
+def test_inspect_of_an_empty_checkpoint(run, write_raw):
+    ended = run("inspect", write_raw({}))
+    assert (ended.status, ended.err) == (0, "")
+    assert "0 tensors" in ended.out
+
+
+def test_models(run, monkeypatch, tmp_path):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    snapshot = tmp_path / "models--openai-community--gpt2" / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    lines = run("models").out.splitlines()
+    assert [line.split() for line in lines if "(cached)" in line] == [["gpt2", "openai-community/gpt2", "(cached)"]]
+    assert all(any(line.split()[:1] == [name] for line in lines) for name in (*BUILT_IN, *aliases()))
+    listing = json.loads(run("models", "--json").out)
+    assert listing["built_in"] == BUILT_IN
+    assert {alias: entry["id"] for alias, entry in listing["aliases"].items()} == aliases()
+    assert [alias for alias, entry in listing["aliases"].items() if entry["cached"]] == ["gpt2"]
+
+
+def test_built_in_model(run):
+    ended = run("heatmap", "demo", "--json", "--out", "o")
+    assert (ended.status, ended.err) == (0, "")
+    assert json.loads(ended.out)["labels"] == [str(layer) for layer in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"), [([], ""), ([3], "3"), ([2, 0, 1], "0-2"), ([0, 1, 2, 5, 7, 8, 8], "0-2,5,7-8")]
+)
+def test_compact_numbers(numbers, text):
+    assert compact(numbers) == text
+
+
+def test_default_directory_is_harmless():
+    assert default_directory("heatmap", "../a b/c:d", "mlp_up") == Path("docs-sim-out/heatmap-..-a-b-c-d-mlp_up")
+
+
+# --- as a process ---
+
+
+def start(*arguments: object, cwd: Path, **options) -> subprocess.Popen:
+    return subprocess.Popen(
+        [PROGRAM, *map(str, arguments)],
+        cwd=cwd,
+        text=True,
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options,
+    )
+
+
+def test_inspect_reads_headers_only_and_never_imports_torch(write_raw, tmp_path):
+    size, count = 2**33, 64
+    each = size // count
+    header = {
+        f"model.layers.{layer}.mlp.up_proj.weight": {
+            "dtype": "BF16",
+            "shape": [2**14, each // 2**15],
+            "data_offsets": [layer * each, (layer + 1) * each],
+        }
+        for layer in range(count)
+    }
+    path = write_raw(header)
+    os.truncate(path, path.stat().st_size + size)
+    program = (
+        "import sys; from docs_sim.cli.app import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code, end\n"
+        "assert not {'torch', 'transformers', 'matplotlib'} & sys.modules.keys()"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, "inspect", str(path)], check=True, capture_output=True, text=True
+    )
+    assert "8,589.9 MB" in ended.stdout
+    assert "0-63" in ended.stdout
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["heatmap", "--help"], ["models"], ["--version"]], ids=" ".join)
+def test_what_must_be_quick_imports_nothing_heavy(arguments):
+    program = (
+        "import sys; from docs_sim.cli.app import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code, end\n"
+        "assert not {'torch', 'transformers', 'matplotlib', 'pandas', 'scipy'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", program, *arguments], check=True, capture_output=True)
+
+
+def test_exit_status_of_the_installed_program(tmp_path):
+    (tmp_path / "empty").mkdir()
+    statuses = {"--version": 0, "--bogus": 2}
+    for argument, status in statuses.items():
+        assert start(argument, cwd=tmp_path).wait() == status
+    ended = start("inspect", "empty", cwd=tmp_path)
+    out, err = ended.communicate()
+    assert (ended.returncode, out, err.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.parametrize("buffering", ["buffered", "unbuffered"])
+def test_reader_that_has_seen_enough_is_no_fault(buffering, tmp_path):
+    reading, writing = os.pipe()
+    os.close(reading)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    if buffering == "unbuffered":
+        environment["PYTHONUNBUFFERED"] = "1"
+    ended = start("models", cwd=tmp_path, stdout=writing, env=environment)
+    os.close(writing)
+    assert ended.communicate()[1] == ""
+    assert ended.returncode == 0
+
+
+def test_two_runs_at_once_into_one_directory(model, tmp_path):
+    both = [start("heatmap", model, "--out", "o", "--json", cwd=tmp_path) for _ in range(2)]
+    outputs = [one.communicate() for one in both]
+    assert [(one.returncode, err) for one, (_, err) in zip(both, outputs, strict=True)] == [(0, ""), (0, "")]
+    assert contents(tmp_path / "o").keys() == {Path(name) for name in FILES}
+    result = json.loads((tmp_path / "o" / "result.json").read_text())
+    assert all(json.loads(out)["values"] == result["values"] for out, _ in outputs)
+
+
+def test_interrupt_ends_with_130_and_no_files(write_model, tmp_path):
+    random = torch.Generator().manual_seed(0)
+    shape = (2048, 512)
+    tensors = {f"layers.{layer}.mlp.up_proj.weight": torch.randn(shape, generator=random) for layer in range(12)}
+    running = start("heatmap", write_model(tensors), "--out", "o", cwd=tmp_path)
+    while not (tmp_path / "o").exists() and running.poll() is None:
+        time.sleep(0.01)  # the directory is made just before the work
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate()
+    assert (running.returncode, out) == (130, "")
+    assert err in ("", "docs-sim: interrupted\n")
+    assert not (tmp_path / "o").exists()
