@@ -60,6 +60,7 @@ def _solve_scale(above: Tensor) -> Tensor:
     low, high = torch.zeros_like(mean), mean.where(mean > 0, 1.0)  # the equation is >= 0 at b = mean - min
     deviation = above.std(-1, correction=0, keepdim=True) * 6**0.5 / torch.pi
     scale = torch.minimum(deviation.where(deviation > 0, 1.0), high)
+    converged = torch.zeros_like(scale, dtype=torch.bool)
     for _ in range(_MAX_STEPS):
         weights = torch.exp(-above / scale)
         weights = weights / weights.sum(-1, keepdim=True)
@@ -70,8 +71,10 @@ def _solve_scale(above: Tensor) -> Tensor:
         newton = scale - excess / (1 + weighted_variance / scale**2)
         inside = (newton > low) & (newton < high)
         following = torch.where(inside, newton, (low + high) / 2)
-        converged = (excess == 0) | ((following - scale).abs() <= _RELATIVE_STEP * scale)
-        scale = torch.where(excess == 0, scale, following)
+        # A row that has converged stays as it is, so that its result does not depend on its company.
+        following = torch.where(converged | (excess == 0), scale, following)
+        converged |= (following - scale).abs() <= _RELATIVE_STEP * scale
+        scale = following
         if bool(converged.all()):
             break
     return scale
