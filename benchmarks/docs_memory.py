@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -31,9 +32,8 @@ if len(sys.argv) > 1:
         while not done.wait(0.005):
             peak = max(peak, anonymous())
     threading.Thread(target=watch, daemon=True).start()
-    from docs_sim.engine.device import parse_bytes
     from docs_sim.analyses.heatmap import heatmap
-    budget = None if sys.argv[2] == "none" else parse_bytes(sys.argv[2])
+    budget = None if sys.argv[2] == "none" else int(sys.argv[2]) * 2**20
     started = time.perf_counter()
     found = heatmap(sys.argv[1], "mlp_up", device="cpu", memory_budget=budget)
     result = {"seconds": time.perf_counter() - started, "peak": peak, "loads": found.grid.loads,
@@ -55,7 +55,7 @@ def write_checkpoint(directory: Path, layers: int, n: int, m: int) -> None:
     (directory / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
 
 
-def run(*arguments: str) -> dict[str, object]:
+def run(*arguments: str) -> dict[str, Any]:
     """One process; what it printed."""
     command = [sys.executable, "-c", _RUN, *arguments]
     finished = subprocess.run(command, check=True, capture_output=True, text=True)
@@ -68,23 +68,23 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--n", type=int, default=2048)
     parser.add_argument("--m", type=int, default=5632)
-    parser.add_argument("--budget", default="256MiB")
+    parser.add_argument("--budget", type=int, default=256, help="MiB")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         write_checkpoint(Path(directory), arguments.layers, arguments.n, arguments.m)
         idle = run()["idle"]
-        free, tight = run(directory, "none"), run(directory, arguments.budget)
+        free, tight = run(directory, "none"), run(directory, str(arguments.budget))
     print(
         f"{arguments.layers} layers of ({arguments.n}, {arguments.m}) bfloat16 in {SHARDS} shards, idle {idle:.0f} MiB"
     )
-    for name, grid in (("half of free memory", free), (arguments.budget, tight)):
-        over = float(str(grid["peak"])) - float(str(idle))
+    for name, grid in (("half of free memory", free), (f"{arguments.budget} MiB", tight)):
+        over = grid["peak"] - idle
         print(
             f"budget {name:20} {grid['seconds']:7.1f} s, {over:6.0f} MiB of anonymous memory over idle, "
             f"{grid['loads']} matrices read, {grid['exact_pairs']} pairs in float32 after {grid['product']}"
         )
     same = "the same numbers" if free["values"] == tight["values"] else "DIFFERENT NUMBERS"
-    print(f"{same}; time {float(str(tight['seconds'])) / float(str(free['seconds'])):.2f} of that without the budget")
+    print(f"{same}; time {tight['seconds'] / free['seconds']:.2f} of that without the budget")
 
 
 if __name__ == "__main__":

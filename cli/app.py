@@ -72,7 +72,7 @@ def _run(arguments: list[str], *, debug: bool) -> int:
 
 
 def _fail(status: int, message: str, debug: bool) -> int:
-    if debug:
+    if debug and sys.exc_info()[0] is not None:
         traceback.print_exc()
     print(f"docs-sim: {printable(' '.join(message.split()))}", file=sys.stderr)
     return status

@@ -1,16 +1,11 @@
 """``docs-sim heatmap``: one matrix over all pairs of layers of a model."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from . import options
 from .output import default_directory, print_lines, progress_bar, warn
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from docs_sim.analyses.heatmap import Heatmap
 
 
 def heatmap(
@@ -43,14 +38,20 @@ def heatmap(
     """Compare one weight matrix over all pairs of layers: a figure, tables and a result file."""
     from docs_sim.analyses.heatmap import heatmap as compute
     from docs_sim.checkpoint import open_checkpoint
-    from docs_sim.engine.device import parse_bytes
     from docs_sim.report.files import json_text, reserved
     from docs_sim.report.grids import check_colour_range
 
     check_colour_range(vmin, vmax)
-    budget = None if memory_budget is None else parse_bytes(memory_budget)
+    budget = None if memory_budget is None else options.parse_bytes(memory_budget)
     checkpoint = open_checkpoint(model, revision)
-    directory = out or default_directory("heatmap", checkpoint.name, checkpoint.matrices(matrix)[0].name)
+    name = checkpoint.matrices(matrix)[0].name
+    choices = [
+        "" if index == "docs" else index,
+        f"layers-{layers}" if layers else "",
+        "" if experts == "concat" else f"experts-{experts}",
+        stack or "",
+    ]
+    directory = out or default_directory("heatmap", checkpoint.name, name, *choices)
     with reserved(directory):
         with progress_bar(f"{checkpoint.name} {matrix}", quiet=quiet) as progress:
             result = compute(
@@ -71,24 +72,5 @@ def heatmap(
     if json:
         print(json_text(result.to_dict()))
     elif not quiet:
-        print_lines(_summary(result, written))
-
-
-def _summary(result: "Heatmap", written: list["Path"]) -> list[str]:
-    """What a reader wants to know before opening the figure."""
-    pairs = result.pairs().sort_values(result.index, ascending=False)
-    neighbours = pairs[pairs["layer_y"].astype(int) - pairs["layer_x"].astype(int) == 1]
-    strongest = [f"{row.layer_x}-{row.layer_y} {getattr(row, result.index):.4f}" for row in pairs.head(3).itertuples()]
-    model, settings = result.model, result.settings
-    lines = [
-        f"{model['name']} ({model['architecture'] or 'architecture not stated'}, {model['dtype']}), {result.matrix}, "
-        f"{len(result.labels)} layers",
-        f"  {result.index}: median {pairs[result.index].median():.4f}, "
-        f"from {pairs[result.index].min():.4f} to {pairs[result.index].max():.4f}; chance level {result.chance:.4f}",
-        f"  neighbouring layers: mean {neighbours[result.index].mean():.4f}" if len(neighbours) else "",
-        f"  most similar layers: {', '.join(strongest)}",
-        f"  Gini {result.gini:.4f}" if len(result.labels) > 2 else "",
-        f"  {result.seconds:.1f} s on {settings['device']}, {settings['product']} products",
-        f"  {', '.join(path.name for path in written)} in {written[0].parent}",
-    ]
-    return [line for line in lines if line]
+        files = ", ".join(path.name for path in written)
+        print_lines([*result.summary(), f"  {files} in {directory}"])

@@ -2,7 +2,8 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from . import options
@@ -33,14 +34,8 @@ def _contents(checkpoint: "Checkpoint") -> dict[str, Any]:
     return {
         "schema": 1,
         "command": "inspect",
-        "model": {
-            "name": checkpoint.name,
-            "source": str(checkpoint.source.weights),
-            "revision": checkpoint.source.revision,
-            "architecture": checkpoint.architecture,
-            "layout": checkpoint.layout,
-            "dtype": checkpoint.dtype,
-        },
+        "docs_sim": version("docs-sim"),
+        "model": checkpoint.describe() | {"layout": checkpoint.layout, "dtype": checkpoint.dtype},
         "layers": checkpoint.layers,
         "bytes": sum(tensor.bytes for tensor in checkpoint.tensors.values()),
         "matrices": [
@@ -81,6 +76,8 @@ def _heading(checkpoint: "Checkpoint") -> list[str]:
 
 def _matrix_table(matrices: list["WeightMatrix"]) -> list[str]:
     """One line for each kind of matrix: equal name, shape and storage."""
+    from docs_sim.analyses.selection import ranges
+
     kinds: dict[tuple[Any, ...], list[WeightMatrix]] = defaultdict(list)
     for matrix in matrices:
         routed = "experts" if isinstance(matrix.expert, int) else matrix.expert
@@ -88,8 +85,8 @@ def _matrix_table(matrices: list["WeightMatrix"]) -> list[str]:
         kinds[name, routed, matrix.shape, matrix.dtype].append(matrix)
     rows = [("matrix", "layers", "experts", "shape (n, m)", "stored as")]
     for (name, routed, shape, dtype), members in kinds.items():
-        layers = compact(member.layer for member in members if member.layer is not None)
-        numbers = compact(member.expert for member in members if isinstance(member.expert, int))
+        layers = ranges(member.layer for member in members if member.layer is not None)
+        numbers = ranges(member.expert for member in members if isinstance(member.expert, int))
         rows.append((name, layers, numbers if routed == "experts" else routed or "", str(shape), dtype))
     return _aligned(rows) if len(rows) > 1 else ["no matrix could be named"]
 
@@ -110,14 +107,3 @@ def _unnamed_table(checkpoint: "Checkpoint") -> list[str]:
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-def compact(numbers: Iterable[int]) -> str:
-    """{0, 1, 2, 5} -> "0-2,5"."""
-    runs: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

@@ -1,10 +1,16 @@
 """The options that several commands share, each in one place."""
 
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from docs_sim.errors import InputError
+
+_UNITS = {"": 1, "B": 1, "K": 2**10, "KIB": 2**10, "M": 2**20, "MIB": 2**20, "G": 2**30, "GIB": 2**30, "T": 2**40}
+_UNITS |= {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "TIB": 2**40}
 
 Model = Annotated[
     str,
@@ -51,3 +57,17 @@ class Format(StrEnum):
     png = "png"
     svg = "svg"
     pdf = "pdf"
+
+
+def parse_bytes(text: str) -> int:
+    """``4GiB``, ``256 MiB``, ``500MB`` or a plain number of bytes.
+
+    Raises:
+        InputError: if it is none of these, or not above zero.
+    """
+    found = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,15})?)\s*([A-Za-z]*)\s*", text)
+    unit = _UNITS.get(found[2].upper()) if found else None
+    size = int(float(found[1]) * unit) if found and unit else 0
+    if size <= 0:
+        raise InputError(f"{text!r} is not an amount of memory; write it like 256MiB or 4GiB")
+    return size

@@ -10,12 +10,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+_LONGEST_NAME = 200
 _PATIENCE = 1.0  # seconds before a progress bar is worth a reader's attention
 
 
-def default_directory(command: str, model: str, matrix: str) -> Path:
-    """``docs-sim-out/<command>-<model>-<matrix>``, with nothing in it that a file system dislikes."""
-    return Path("docs-sim-out") / re.sub(r"[^\w.+-]+", "-", f"{command}-{model}-{matrix}")
+def default_directory(command: str, model: str, matrix: str, *choices: str) -> Path:
+    """``docs-sim-out/<command>-<model>-<matrix>-...``, where every choice that changes the result has its own.
+
+    Nothing is in it that a file system dislikes.
+    """
+    name = "-".join([command, model, matrix, *filter(None, choices)])
+    return Path("docs-sim-out") / re.sub(r"[^\w.+-]+", "-", name)[:_LONGEST_NAME]
 
 
 def printable(text: str) -> str:

@@ -7,8 +7,8 @@ if TYPE_CHECKING:
     from docs_sim.analyses.heatmap import Heatmap, heatmap
     from docs_sim.checkpoint import Checkpoint, WeightMatrix, open_checkpoint
     from docs_sim.errors import InputError
-    from docs_sim.indices import similarity
     from docs_sim.indices.docs import chance_level, docs, docs_mean
+    from docs_sim.indices.table import similarity
 
 __all__ = [
     "Checkpoint",
@@ -34,7 +34,7 @@ _HOMES = {
     "docs_mean": "docs_sim.indices.docs",
     "heatmap": "docs_sim.analyses.heatmap",
     "open_checkpoint": "docs_sim.checkpoint",
-    "similarity": "docs_sim.indices",
+    "similarity": "docs_sim.indices.table",
 }
 
 

@@ -17,11 +17,11 @@ from docs_sim.checkpoint.header import FLOATS
 from docs_sim.engine.device import find_devices
 from docs_sim.engine.grid import DocsGrid, docs_grid
 from docs_sim.errors import InputError
-from docs_sim.indices import INDICES
-from docs_sim.indices.docs import QUANTILES
+from docs_sim.indices.docs import QUANTILES, excess
 from docs_sim.indices.gini import mean_gini
+from docs_sim.indices.table import INDICES
 from docs_sim.report.files import json_text, write_files
-from docs_sim.report.grids import GridFigure, draw_grid, figure_bytes
+from docs_sim.report.grids import FORMATS, GridFigure, draw_grid, figure_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,14 +53,13 @@ class Heatmap:
 
     @property
     def values(self) -> np.ndarray:
-        """(L, L) similarities; the diagonal is 1 by definition."""
+        """(L, L) similarities; the diagonal is 1, for ``docs_mean`` NaN."""
         return self.grid.values
 
     @property
     def excess(self) -> np.ndarray:
         """(L, L): (S - chance) / (1 - chance), NaN where chance is 1."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.where(self.grid.chance < 1, (self.values - self.grid.chance) / (1 - self.grid.chance), np.nan)
+        return excess(self.values, self.grid.chance)
 
     @property
     def chance(self) -> float:
@@ -92,6 +91,23 @@ class Heatmap:
             for number, level in enumerate(QUANTILES):
                 table[f"q{level:.0%}_{side}".replace("%", "")] = self.grid.quantiles[(*where, number)]
         return pd.DataFrame(table)
+
+    def summary(self) -> list[str]:
+        """What a reader wants to know before opening the figure, a line each."""
+        pairs = self.pairs().sort_values(self.index, ascending=False)
+        values = pairs[self.index]
+        neighbours = values[pairs["layer_y"].astype(int) - pairs["layer_x"].astype(int) == 1]
+        closest = [f"{row.layer_x}-{row.layer_y} {getattr(row, self.index):.4f}" for row in pairs.head(3).itertuples()]
+        model = f"{self.model['architecture'] or 'architecture not stated'}, {self.model['dtype']}"
+        return [
+            f"{self.model['name']} ({model}), {self.matrix}, {len(self.labels)} layers",
+            f"  {self.index}: median {values.median():.4f}, from {values.min():.4f} to {values.max():.4f}; "
+            f"chance level {self.chance:.4f}",
+            *([f"  neighbouring layers: mean {neighbours.mean():.4f}"] if len(neighbours) else []),
+            f"  most similar layers: {', '.join(closest)}",
+            *([] if np.isnan(self.gini) else [f"  Gini {self.gini:.4f}"]),
+            f"  {self.seconds:.1f} s on {self.settings['device']}, {self.settings['product']} products",
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain values: what ``result.json`` holds (schema 1)."""
@@ -148,17 +164,18 @@ class Heatmap:
         vmin: float | None = None,
         vmax: float | None = None,
     ) -> list[Path]:
-        """Write ``result.json``, ``grid.csv``, ``pairs.csv`` and ``heatmap.<format>``; all of them or none.
+        """Write ``grid.csv``, ``pairs.csv``, ``heatmap.<format>`` and ``result.json``: each whole, in this order.
 
         Raises:
             InputError: if the directory cannot be written.
         """
         figure = self.plot(scale=scale, vmin=vmin, vmax=vmax)
         contents = {f"heatmap.{suffix}": figure_bytes(figure, suffix) for suffix in formats}
+        stale = [name for suffix in FORMATS if (name := f"heatmap.{suffix}") not in contents]
         contents["grid.csv"] = self.to_frame().to_csv(index_label="layer").encode()
         contents["pairs.csv"] = self.pairs().to_csv(index=False).encode()
         contents["result.json"] = json_text(self.to_dict()).encode()
-        return write_files(Path(directory), contents)
+        return write_files(Path(directory), contents, stale)
 
 
 def heatmap(
@@ -223,7 +240,7 @@ def heatmap(
         progress=advance,
     )
     return Heatmap(
-        model=describe_model(checkpoint, matrices),
+        model=checkpoint.describe() | {"dtype": _stored_as(matrices)},
         index=index,
         matrix=matrices[0].name,
         labels=[str(one.layer) for one in matrices],
@@ -243,17 +260,10 @@ def heatmap(
     )
 
 
-def describe_model(checkpoint: Checkpoint, matrices: Sequence[WeightMatrix]) -> dict[str, Any]:
-    """The ``model`` entry of a result."""
+def _stored_as(matrices: Sequence[WeightMatrix]) -> str:
     dtypes = list(dict.fromkeys(matrix.dtype for matrix in matrices))
     dequantized = [dtype for dtype in dtypes if dtype not in FLOATS]
-    return {
-        "name": checkpoint.name,
-        "source": str(checkpoint.source.weights),
-        "revision": checkpoint.source.revision,
-        "architecture": checkpoint.architecture,
-        "dtype": f"dequantized from {', '.join(dequantized)}" if dequantized else ", ".join(dtypes),
-    }
+    return f"dequantized from {', '.join(dequantized)}" if dequantized else ", ".join(dtypes)
 
 
 def _zero_columns(matrices: Sequence[WeightMatrix], grid: DocsGrid) -> list[str]:

@@ -2,44 +2,48 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
 
 from docs_sim.checkpoint import Checkpoint, WeightMatrix
 from docs_sim.checkpoint.matrix import concatenate
 from docs_sim.errors import InputError
 
 
-def parse_layers(text: str, available: Sequence[int]) -> list[int]:
-    """``0-15,20`` -> layer numbers, sorted.
+def parse_layers(layers: str | Sequence[int], available: Sequence[int]) -> list[int]:
+    """``0-15,20``, or numbers -> layer numbers, sorted.
 
     Raises:
         InputError: if it is no such list, or names a layer that is not available.
     """
+    wanted = _listed(layers) if isinstance(layers, str) else set(layers)
+    if not wanted:
+        raise InputError("no layer was chosen")
+    missing = wanted.difference(available)
+    if missing:
+        raise InputError(f"layers {ranges(missing)} are not there; there are {ranges(available)}")
+    return sorted(wanted)
+
+
+def _listed(text: str) -> set[int]:
     wanted: set[int] = set()
     for item in text.split(","):
         found = re.fullmatch(r"\s*(\d{1,6})(?:\s*-\s*(\d{1,6}))?\s*", item)
         first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
         if first > last:
-            raise InputError(f"layers {text!r}: write them like 0-15 or 0,4,8-11")
+            raise InputError(f"layers {text[:100]!r}: write them like 0-15 or 0,4,8-11")
         wanted.update(range(first, last + 1))
-    return _checked(wanted, available)
+    return wanted
 
 
-def _checked(wanted: set[int], available: Sequence[int]) -> list[int]:
-    if not wanted:
-        raise InputError("no layer was chosen")
-    missing = wanted.difference(available)
-    if missing:
-        raise InputError(f"layers {_ranges(sorted(missing))} are not there; there are {_ranges(available)}")
-    return sorted(wanted)
-
-
-def _ranges(layers: Sequence[int]) -> str:
-    """[0, 1, 2, 5] -> "0-2, 5"."""
-    starts = [layers[0], *(after for before, after in pairwise(layers) if after != before + 1)]
-    stops = [*(before for before, after in pairwise(layers) if after != before + 1), layers[-1]]
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, stops, strict=True))
+def ranges(numbers: Iterable[int]) -> str:
+    """{0, 1, 2, 5} -> "0-2, 5"."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def select_layers(
@@ -70,22 +74,31 @@ def select_layers(
     if not by_layer:
         raise InputError(f"{checkpoint.name}: {name} is not in the layers")
     available = sorted(by_layer)
-    if layers is None:
-        chosen = available
-    else:
-        chosen = parse_layers(layers, available) if isinstance(layers, str) else _checked(set(layers), available)
+    notes = _doubts(checkpoint, name)
+    try:
+        chosen = available if layers is None else parse_layers(layers, available)
+    except InputError as error:
+        raise InputError("; ".join([str(error), *notes])) from error
     selected = {layer: _of_experts(by_layer[layer], experts) for layer in chosen}
     found = {layer: one for layer, one in selected.items() if one is not None}
     if not found:
         raise InputError(f"{checkpoint.name}: no layer has {_expert_words(experts)}; {_experts_there(by_layer)}")
-    notes = []
     without = [layer for layer in checkpoint.layers if layer not in by_layer]
     if without and layers is None:
-        notes.append(f"layers {_ranges(without)} have no {name}")
+        notes.append(f"layers {ranges(without)} have no {name}")
     if len(found) < len(selected):
         missing = sorted(selected.keys() - found.keys())
-        notes.append(f"layers {_ranges(missing)} left out: without {_expert_words(experts)}")
+        notes.append(f"layers {ranges(missing)} left out: without {_expert_words(experts)}")
     return list(found.values()), notes
+
+
+def _doubts(checkpoint: Checkpoint, name: str) -> list[str]:
+    """What the tensors' names promise of this matrix and the shapes deny."""
+    doubted = [tensor for tensor in checkpoint.unnamed if any(key.endswith(f".{name}") for key in tensor.keys)]
+    if not doubted:
+        return []
+    others = f" (and {len(doubted) - 1} more, see `docs-sim inspect`)" if len(doubted) > 1 else ""
+    return [f"{doubted[0].name} left out{others}: {doubted[0].reason}"]
 
 
 def _of_stack(matrices: list[WeightMatrix], stack: str | None, model: str) -> list[WeightMatrix]:
@@ -120,5 +133,5 @@ def _experts_there(by_layer: dict[int, list[WeightMatrix]]) -> str:
     if not experts:
         return "this model has no experts"
     return "there are " + ", ".join(
-        [*([_ranges(numbers)] if numbers else []), *(["shared"] if "shared" in experts else [])]
+        [*([ranges(numbers)] if numbers else []), *(["shared"] if "shared" in experts else [])]
     )

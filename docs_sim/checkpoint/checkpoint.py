@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from docs_sim.checkpoint.layout import Unnamed, name_tensors
 from docs_sim.checkpoint.matrix import WeightMatrix
@@ -49,6 +50,15 @@ class Checkpoint:
         for tensor in self.tensors.values():
             sizes[tensor.dtype] += tensor.bytes
         return sizes.most_common(1)[0][0] if sizes else "none"
+
+    def describe(self) -> dict[str, Any]:
+        """Name, source, revision and architecture, as results state them."""
+        return {
+            "name": self.name,
+            "source": str(self.source.weights),
+            "revision": self.source.revision,
+            "architecture": self.architecture,
+        }
 
     def matrices(self, name: str | None = None) -> list[WeightMatrix]:
         """All matrices, or those called ``name`` (an alias will do), by layer and expert.

@@ -16,33 +16,33 @@ _LENGTH_BYTES = 8
 _MAX_DIMENSIONS = 64  # what torch allows
 _LFS_POINTER = b"version https://git-lfs"
 
-# Storage type -> (bits an element, name of the torch dtype).
-DTYPES: dict[str, tuple[int, str]] = {
-    "F64": (64, "float64"),
-    "F32": (32, "float32"),
-    "F16": (16, "float16"),
-    "BF16": (16, "bfloat16"),
-    "F8_E4M3": (8, "float8_e4m3fn"),
-    "F8_E5M2": (8, "float8_e5m2"),
-    "F8_E8M0": (8, "float8_e8m0fnu"),
-    "F8_E4M3FNUZ": (8, "float8_e4m3fnuz"),
-    "F8_E5M2FNUZ": (8, "float8_e5m2fnuz"),
-    "F6_E2M3": (6, ""),
-    "F6_E3M2": (6, ""),
-    "F4": (4, "float4_e2m1fn_x2"),
-    "C64": (64, "complex64"),
-    "I64": (64, "int64"),
-    "I32": (32, "int32"),
-    "I16": (16, "int16"),
-    "I8": (8, "int8"),
-    "U64": (64, "uint64"),
-    "U32": (32, "uint32"),
-    "U16": (16, "uint16"),
-    "U8": (8, "uint8"),
-    "BOOL": (8, "bool"),
+# Storage type -> bits of an element.
+DTYPES: dict[str, int] = {
+    "F64": 64,
+    "F32": 32,
+    "F16": 16,
+    "BF16": 16,
+    "F8_E4M3": 8,
+    "F8_E5M2": 8,
+    "F8_E8M0": 8,
+    "F8_E4M3FNUZ": 8,
+    "F8_E5M2FNUZ": 8,
+    "F6_E2M3": 6,
+    "F6_E3M2": 6,
+    "F4": 4,
+    "C64": 64,
+    "I64": 64,
+    "I32": 32,
+    "I16": 16,
+    "I8": 8,
+    "U64": 64,
+    "U32": 32,
+    "U16": 16,
+    "U8": 8,
+    "BOOL": 8,
 }
-# The storage types whose numbers are the weights themselves.
-FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
+# The storage types whose numbers are the weights themselves -> name of the torch dtype.
+FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def _tensor(name: str, entry: object, data_start: int, path: Path) -> TensorHead
     elements = 1
     for size in shape:
         elements *= size
-    if elements * DTYPES[dtype][0] != (offsets[1] - offsets[0]) * 8:
+    if elements * DTYPES[dtype] != (offsets[1] - offsets[0]) * 8:
         raise InputError(f"{fault}: shape {shown(shape)} of {dtype} does not fill {offsets[1] - offsets[0]} bytes")
     return TensorHeader(dtype, tuple(shape), data_start + offsets[0], data_start + offsets[1])
 

@@ -58,10 +58,17 @@ class Layout:
 
 @dataclass(frozen=True)
 class Unnamed:
-    """A tensor that is no neuron matrix, and why."""
+    """A tensor that is not used as a neuron matrix, and why.
+
+    Attributes:
+        name: of the tensor.
+        reason: in words.
+        keys: of the matrices that its name means, if the layout knows the name but the shapes speak against it.
+    """
 
     name: str
     reason: str
+    keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -111,7 +118,8 @@ def name_tensors(tensors: Mapping[str, StoredTensor]) -> Naming:
 
 
 def _apply(layout: Layout, tensors: Mapping[str, StoredTensor]) -> Naming:
-    reasons: dict[str, str] = {}
+    """What one layout makes of the tensors: each ends in a matrix or in ``unnamed``."""
+    unnamed: dict[str, Unnamed] = {}
     by_prefix: dict[str, list[WeightMatrix]] = defaultdict(list)
     outside: list[WeightMatrix] = []
     fused: list[tuple[str, int, str, StoredTensor]] = []
@@ -119,12 +127,10 @@ def _apply(layout: Layout, tensors: Mapping[str, StoredTensor]) -> Naming:
         plain = name.removesuffix(".weight")
         unfit = _unfit(tensor)
         found = None if unfit else layout.layer.fullmatch(plain)
-        if unfit:
-            reasons[name] = unfit
-        elif found is None:
-            matrix = _outside(layout, plain)
+        if found is None:
+            matrix = None if unfit else _outside(layout, plain)
             if matrix is None:
-                reasons[name] = "outside the layers, neither embedding nor head"
+                unnamed[name] = Unnamed(name, unfit or "outside the layers, neither embedding nor head")
             else:
                 outside.append(WeightMatrix(matrix, None, None, None, (Part(tensor),)))
         elif found["path"] in layout.fused:
@@ -132,19 +138,29 @@ def _apply(layout: Layout, tensors: Mapping[str, StoredTensor]) -> Naming:
         else:
             matrix, expert = _in_layer(layout, found["path"])
             if matrix is None:
-                reasons[name] = f"in a layer, but no matrix of the {layout.name} layout"
+                unnamed[name] = Unnamed(name, f"in a layer, but no matrix of the {layout.name} layout")
             else:
                 part = Part(tensor, layout.in_out)
                 by_prefix[found["prefix"]].append(WeightMatrix(matrix, int(found["layer"]), expert, None, (part,)))
     for prefix, layer, path, tensor in fused:
-        by_prefix[prefix] = _with_fused(
-            by_prefix[prefix], layer, layout.fused[path], Part(tensor, layout.in_out), reasons
-        )
-    stacks = _main_stacks(by_prefix, reasons)
-    consistent = _check_shapes(_without_duplicates(stacks + outside, reasons), reasons)
-    named = {name for matrix in consistent for name in matrix.tensors}
-    unnamed = tuple(Unnamed(name, reasons[name]) for name in tensors if name not in named)
-    return Naming(layout.name, tuple(sorted(consistent, key=_order)), unnamed)
+        part = Part(tensor, layout.in_out)
+        by_prefix[prefix], rejected = _with_fused(by_prefix[prefix], layer, layout.fused[path], part)
+        unnamed |= rejected
+    matrices, elsewhere = _main_stacks(by_prefix)
+    matrices, repeated = _without_duplicates([*matrices, *outside])
+    matrices, contradictory = _consistent(matrices)
+    unnamed |= elsewhere | repeated | contradictory
+    in_order = tuple(unnamed[name] for name in tensors if name in unnamed)
+    return Naming(layout.name, tuple(sorted(matrices, key=_order)), in_order)
+
+
+def _rejected(matrices: Iterable[WeightMatrix], reason: str) -> dict[str, Unnamed]:
+    """The tensors of matrices that the names promise and that are not used, by name."""
+    keys: dict[str, list[str]] = defaultdict(list)
+    for matrix in matrices:
+        for name in matrix.tensors:
+            keys[name].append(matrix.key)
+    return {name: Unnamed(name, reason, tuple(promised)) for name, promised in keys.items()}
 
 
 def _order(matrix: WeightMatrix) -> tuple[bool, str, int, int, bool, int]:
@@ -185,18 +201,17 @@ def _in_layer(layout: Layout, path: str) -> tuple[str | None, int | str | None]:
 
 
 def _with_fused(
-    matrices: list[WeightMatrix], layer: int, names: tuple[str, ...], fused: Part, reasons: dict[str, str]
-) -> list[WeightMatrix]:
+    matrices: list[WeightMatrix], layer: int, names: tuple[str, ...], fused: Part
+) -> tuple[list[WeightMatrix], dict[str, Unnamed]]:
     """Add the matrices that share a tensor. If it cannot be split, its whole layer is not what the layout thinks."""
     output = next((matrix for matrix in matrices if matrix.layer == layer and matrix.name == "attn_o"), None)
     parts = _split_fused(fused, names, output)
     if parts:
-        return matrices + [WeightMatrix(name, layer, None, None, (part,)) for name, part in parts.items()]
+        return matrices + [WeightMatrix(name, layer, None, None, (part,)) for name, part in parts.items()], {}
     reason = f"the shape {fused.tensor.shape} of {fused.tensor.name} cannot be split into {', '.join(names)}"
-    reasons[fused.tensor.name] = reason
+    unsplit = [WeightMatrix(name, layer, None, None, (fused,)) for name in names]
     doubtful = [matrix for matrix in matrices if matrix.layer == layer and matrix.expert is None]
-    reasons.update((name, reason) for matrix in doubtful for name in matrix.tensors)
-    return [matrix for matrix in matrices if matrix not in doubtful]
+    return [matrix for matrix in matrices if matrix not in doubtful], _rejected([*doubtful, *unsplit], reason)
 
 
 def _split_fused(fused: Part, names: tuple[str, ...], output: WeightMatrix | None) -> dict[str, Part] | None:
@@ -212,12 +227,11 @@ def _split_fused(fused: Part, names: tuple[str, ...], output: WeightMatrix | Non
     return {name: replace(fused, rows=rows) for name, rows in zip(names, pairwise(bounds), strict=True)}
 
 
-def _main_stacks(by_prefix: Mapping[str, list[WeightMatrix]], reasons: dict[str, str]) -> list[WeightMatrix]:
+def _main_stacks(by_prefix: Mapping[str, list[WeightMatrix]]) -> tuple[list[WeightMatrix], dict[str, Unnamed]]:
     """The largest stack of layers, or encoder and decoder; towers beside them (a vision encoder) are set aside."""
     if not by_prefix:
-        return []
-    sizes = {prefix: sum(_elements(matrix) for matrix in stack) for prefix, stack in by_prefix.items()}
-    main = max(sizes, key=lambda prefix: sizes[prefix])
+        return [], {}
+    main = max(by_prefix, key=lambda prefix: sum(_elements(matrix) for matrix in by_prefix[prefix]))
     names = {
         prefix: found[2]
         for prefix in by_prefix
@@ -225,39 +239,46 @@ def _main_stacks(by_prefix: Mapping[str, list[WeightMatrix]], reasons: dict[str,
     }
     if main not in names or len(names) < 2:
         names = {main: None}
-    for prefix, stack in by_prefix.items():
-        if prefix not in names:
-            reason = f"in another stack of layers ({prefix or 'no prefix'}) than the main one ({main or 'no prefix'})"
-            reasons.update((name, reason) for matrix in stack for name in matrix.tensors)
-    return [replace(matrix, stack=name) for prefix, name in names.items() for matrix in by_prefix[prefix]]
+    elsewhere = {
+        name: Unnamed(
+            name, f"in another stack of layers ({prefix or 'no prefix'}) than the main one ({main or 'none'})"
+        )
+        for prefix, stack in by_prefix.items()
+        if prefix not in names
+        for matrix in stack
+        for name in matrix.tensors
+    }
+    return [replace(matrix, stack=name) for prefix, name in names.items() for matrix in by_prefix[prefix]], elsewhere
 
 
 def _elements(matrix: WeightMatrix) -> int:
     return matrix.shape[0] * matrix.shape[1]
 
 
-def _without_duplicates(matrices: Iterable[WeightMatrix], reasons: dict[str, str]) -> list[WeightMatrix]:
+def _without_duplicates(matrices: Iterable[WeightMatrix]) -> tuple[list[WeightMatrix], dict[str, Unnamed]]:
     unique: dict[str, WeightMatrix] = {}
+    repeated: dict[str, Unnamed] = {}
     for matrix in matrices:
         first = unique.setdefault(matrix.key, matrix)
         if first is not matrix:
-            reasons.update((name, f"a second {matrix.key}, after {first.tensors[0]}") for name in matrix.tensors)
-    return list(unique.values())
+            repeated |= _rejected([matrix], f"a second {matrix.key}, after {first.tensors[0]}")
+    return list(unique.values()), repeated
 
 
-def _check_shapes(matrices: list[WeightMatrix], reasons: dict[str, str]) -> list[WeightMatrix]:
+def _consistent(matrices: list[WeightMatrix]) -> tuple[list[WeightMatrix], dict[str, Unnamed]]:
     """Leave out each layer (or expert) whose shapes contradict each other: there the layout is not to be trusted."""
     groups: dict[tuple[str | None, int | None, int | str | None], dict[str, WeightMatrix]] = defaultdict(dict)
     for matrix in matrices:
         groups[matrix.stack, matrix.layer, matrix.expert][matrix.name] = matrix
     consistent: list[WeightMatrix] = []
+    contradictory: dict[str, Unnamed] = {}
     for group in groups.values():
         contradiction = _contradiction(group)
         if contradiction is None:
             consistent.extend(group.values())
         else:
-            reasons.update((name, contradiction) for matrix in group.values() for name in matrix.tensors)
-    return consistent
+            contradictory |= _rejected(group.values(), contradiction)
+    return consistent, contradictory
 
 
 def _contradiction(group: Mapping[str, WeightMatrix]) -> str | None:

@@ -6,12 +6,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from docs_sim.checkpoint.header import DTYPES, TensorHeader
+from docs_sim.checkpoint.header import FLOATS, TensorHeader
 from docs_sim.errors import InputError
 
 
 def map_tensor(path: Path, header: TensorHeader) -> Tensor:
-    """The tensor that ``header`` describes, backed by the page cache; writing to it changes memory, not the file.
+    """The float tensor that ``header`` describes, backed by the page cache; writing to it changes memory, not the file.
 
     Only the pages of this tensor are mapped: a private mapping of a whole file larger than memory is refused by
     Linux, and the address space is given back with the tensor.
@@ -19,7 +19,7 @@ def map_tensor(path: Path, header: TensorHeader) -> Tensor:
     Raises:
         InputError: if the file has shrunk since its header was read, or cannot be read.
     """
-    dtype = getattr(torch, DTYPES[header.dtype][1])
+    dtype = getattr(torch, FLOATS[header.dtype])
     if header.begin == header.end:
         return torch.empty(header.shape, dtype=dtype)
     page = header.begin - header.begin % mmap.ALLOCATIONGRANULARITY

@@ -1,6 +1,5 @@
-"""DOCS of pairs of matrices on one device: rounded products where they are exact enough, float32 elsewhere."""
+"""Pairs of matrices on one device: rounded products where they are exact enough, float32 elsewhere."""
 
-import math
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -9,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from docs_sim.engine.device import tile_rows
 from docs_sim.engine.prepared import PreparedMatrices
-from docs_sim.engine.rounding import TOLERANCE, location_error
+from docs_sim.engine.rounding import EXACT_INPUT, TOLERANCE, ProductNoise, RoundedNeurons, location_error, product_noise
 from docs_sim.indices.docs import QUANTILES, Matches, Tile, best_matches, same_neurons
 from docs_sim.indices.gumbel import fit_gumbel
 
@@ -31,24 +31,22 @@ class Side:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Both sides of one pair, and whether it was multiplied in float32."""
+    """Both sides of one pair, how many neurons each had, and whether it was multiplied in float32."""
 
     pair: Pair
     sides: tuple[Side, Side]
-    zero_columns: tuple[int, int]
+    neurons: tuple[int, int]
     exact: bool
 
 
 @dataclass(frozen=True)
 class _Product:
-    """What is kept of a product until its batch is fitted: s_X and s_Y, and how the unit rows were rounded."""
+    """What is kept of a product until its batch is fitted: s_X and s_Y, and the noise of the neurons."""
 
     pair: Pair
     samples: tuple[Tensor, Tensor]
-    zero_columns: tuple[int, int]
     exact: bool
-    norm_noise: float
-    norm_bias: float
+    noise: ProductNoise
 
 
 class PairComparer:
@@ -58,12 +56,14 @@ class PairComparer:
         prepared: the matrices.
         matches: ``best_matches`` or ``mean_matches``.
         dtype: of the products to try first; pairs for which it is too coarse are multiplied once more in float32.
+        device: where the prepared matrices are.
     """
 
-    def __init__(self, prepared: PreparedMatrices, matches: Matches, dtype: torch.dtype) -> None:
+    def __init__(self, prepared: PreparedMatrices, matches: Matches, dtype: torch.dtype, device: torch.device) -> None:
         self.prepared = prepared
         self._matches = matches
         self._dtype = dtype
+        self._device = device
         self._tiles: dict[torch.dtype, Tile] = {}
 
     def compare(
@@ -71,53 +71,54 @@ class PairComparer:
     ) -> list[Comparison]:
         """Compare ``pairs`` in batches, so that fits are few; ``progress`` gets 1 after each pair.
 
-        Once ``stop`` is set the work ends with what is finished.
+        Once ``stop`` is set the work ends with what is finished; an error here sets it for the others.
         """
         finished: list[Comparison] = []
-        for start in range(0, len(pairs), _PAIRS_A_BATCH):
-            if stop.is_set():
-                break
-            batch = pairs[start : start + _PAIRS_A_BATCH]
-            products = []
-            for step, pair in enumerate(batch, start):
-                products.append(self._multiply(pair, self._dtype, step))
-                progress(1)
-            compared = {comparison.pair: comparison for comparison in _fit(products)}
-            coarse = [product.pair for product in products if _too_coarse(product, compared[product.pair])]
-            compared |= {again.pair: again for again in _fit([self._multiply(pair, EXACT, start) for pair in coarse])}
-            if len(coarse) == len(batch):
-                self._dtype = EXACT  # a model of which all pairs need it shall not pay twice
-            finished += compared.values()
+        try:
+            for start in range(0, len(pairs), _PAIRS_A_BATCH):
+                products = []
+                for step, pair in enumerate(pairs[start : start + _PAIRS_A_BATCH], start):
+                    if stop.is_set():
+                        return finished
+                    products.append(self._multiply(pair, self._dtype, step))
+                    progress(1)
+                compared = {comparison.pair: comparison for comparison in _fit(products)}
+                coarse = [product.pair for product in products if _too_coarse(product, compared[product.pair])]
+                exact = _fit([self._multiply(pair, EXACT, start) for pair in coarse])
+                compared |= {comparison.pair: comparison for comparison in exact}
+                finished += compared.values()
+        except BaseException:
+            stop.set()
+            raise
         return finished
 
     def _multiply(self, pair: Pair, dtype: torch.dtype, step: int) -> _Product:
         x, y = self.prepared.pair(pair, dtype, step)
-        exact = dtype == EXACT
-        if exact and self._matches is best_matches and same_neurons(x.rows, y.rows):
-            samples = torch.ones(len(x.rows)), torch.ones(len(y.rows))
-        else:
-            if dtype not in self._tiles:
-                self._tiles[dtype] = Tile.like(x.rows)
-            samples = self._matches(x.rows, y.rows, self._tiles[dtype])
-        noise = math.hypot(x.norm_noise, y.norm_noise)
-        bias = abs(x.norm_bias) + abs(y.norm_bias)
-        return _Product(pair, samples, (x.zero_columns, y.zero_columns), exact, noise, bias)
+        if isinstance(x, RoundedNeurons) and isinstance(y, RoundedNeurons):
+            return _Product(pair, self._matches(x.rows, y.rows, self._tile(dtype)), False, product_noise(x, y))
+        if self._matches is best_matches and same_neurons(x.rows, y.rows):
+            return _Product(pair, (x.rows.new_ones(len(x.rows)), y.rows.new_ones(len(y.rows))), True, EXACT_INPUT)
+        return _Product(pair, self._matches(x.rows, y.rows, self._tile(dtype)), True, EXACT_INPUT)
+
+    def _tile(self, dtype: torch.dtype) -> Tile:
+        product = product_result_dtype(dtype, self._device)
+        if product not in self._tiles:
+            rows = min(tile_rows(self._device), self.prepared.most_neurons)
+            self._tiles[product] = Tile(torch.empty(rows**2, dtype=product, device=self._device), rows)
+        return self._tiles[product]
+
+
+def product_result_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """In which dtype a product of ``dtype`` is returned: CUDA hands out the float32 in which it accumulates."""
+    return torch.float32 if device.type == "cuda" else dtype
 
 
 def _too_coarse(product: _Product, comparison: Comparison) -> bool:
     if product.exact:
         return False
-    count = sum(len(sample) for sample in product.samples)
-    dtype = product.samples[0].dtype
+    count, dtype = sum(comparison.neurons), product.samples[0].dtype
     errors = (
-        location_error(
-            side.location,
-            side.scale,
-            samples=count,
-            product_dtype=dtype,
-            norm_noise=product.norm_noise,
-            norm_bias=product.norm_bias,
-        )
+        location_error(side.location, side.scale, samples=count, product_dtype=dtype, noise=product.noise)
         for side in comparison.sides
     )
     return max(errors) > TOLERANCE
@@ -133,7 +134,12 @@ def _fit(products: Sequence[_Product]) -> list[Comparison]:
     for positions in by_length.values():
         sides |= zip(positions, _fit_equal([samples[position] for position in positions]), strict=True)
     return [
-        Comparison(product.pair, (sides[2 * number], sides[2 * number + 1]), product.zero_columns, product.exact)
+        Comparison(
+            product.pair,
+            (sides[2 * number], sides[2 * number + 1]),
+            (len(product.samples[0]), len(product.samples[1])),
+            product.exact,
+        )
         for number, product in enumerate(products)
     ]
 
@@ -145,8 +151,8 @@ def _fit_equal(samples: list[Tensor]) -> list[Side]:
     stacked = stacked.double()
     fit = fit_gumbel(stacked)
     levels = torch.tensor(QUANTILES, dtype=torch.float64, device=stacked.device)
-    quantiles = torch.quantile(stacked, levels, dim=1).T
-    return [
-        Side(float(fit.location[row]), float(fit.scale[row]), float(stacked[row].mean()), quantiles[row].tolist())
-        for row in range(len(samples))
-    ]
+    locations: list[float] = fit.location.tolist()
+    scales: list[float] = fit.scale.tolist()
+    means: list[float] = stacked.mean(1).tolist()
+    quantiles: list[list[float]] = torch.quantile(stacked, levels, dim=1).T.tolist()
+    return [Side(*row) for row in zip(locations, scales, means, quantiles, strict=True)]

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from docs_sim.engine.compare import EXACT, Comparison, Pair, PairComparer
+from docs_sim.engine.compare import EXACT, Comparison, Pair, PairComparer, product_result_dtype
 from docs_sim.engine.device import find_devices, free_memory, product_dtype
 from docs_sim.engine.plan import pair_order, share
 from docs_sim.engine.prepared import LoadableMatrix, PreparedMatrices, unit_bytes
-from docs_sim.engine.rounding import TOLERANCE, location_error
+from docs_sim.engine.rounding import EXACT_INPUT, TOLERANCE, location_error
 from docs_sim.errors import InputError
-from docs_sim.indices import INDICES
 from docs_sim.indices.docs import QUANTILES, chance_level
+from docs_sim.indices.table import INDICES, Index
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class DocsGrid:
     """DOCS over all pairs of L matrices.
 
     Attributes:
-        values: (L, L) similarities, symmetric, diagonal 1 (NaN for ``docs_mean``).
+        values: (L, L) similarities, symmetric; the diagonal is 1, for ``docs_mean`` NaN (not computed).
         chance: (L, L) similarity of independent isotropic matrices of the same shapes.
         location, scale, mean: (L, L); row i, column j describes s_X for X = matrix i and Y = matrix j.
         quantiles: (L, L, 5) of the same, at ``docs_sim.indices.docs.QUANTILES``.
@@ -75,37 +75,60 @@ def docs_grid(
     if len(widths) > 1:
         differing = ", ".join(f"{key} has n = {n}" for n, key in widths.items())
         raise InputError(f"neurons of different spaces cannot be compared: {differing}")
+    empty = next((matrix for matrix in matrices if 0 in matrix.shape), None)
+    if empty is not None:
+        raise InputError(f"{empty.key} has the shape {empty.shape}: there is nothing to compare")
     devices = list(devices or find_devices())
-    rounded = precision == "auto" and index == "docs" and _rounding_is_promising(matrices)
-    dtype = product_dtype(devices[0]) if rounded else EXACT
+    dtypes = [_first_dtype(matrices, index, precision, device) for device in devices]
     budgets = [memory_budget or free_memory(device) // 2 for device in devices]
-    capacity = max(2, min(budgets) // max(unit_bytes(matrix, dtype) for matrix in matrices))
+    capacity = min(
+        max(2, budget // max(unit_bytes(matrix, dtype) for matrix in matrices))
+        for budget, dtype in zip(budgets, dtypes, strict=True)
+    )
     runs = share(list(pair_order(len(matrices), capacity)), len(devices))
     comparers = [
-        PairComparer(PreparedMatrices(matrices, device, budget, run), INDICES[index].matches, dtype)
-        for device, budget, run in zip(devices, budgets, runs, strict=True)
+        PairComparer(PreparedMatrices(matrices, device, budget, run), INDICES[index].matches, dtype, device)
+        for device, budget, run, dtype in zip(devices, budgets, runs, dtypes, strict=True)
     ]
     with _full_float32():
         comparisons = _compare(comparers, runs, progress)
-    loads = sum(comparer.prepared.loads for comparer in comparers)
-    return _assemble(matrices, comparisons, INDICES[index].chance, str(dtype).removeprefix("torch."), loads)
+    return _assemble(
+        matrices,
+        comparisons,
+        INDICES[index],
+        product=str(dtypes[0]).removeprefix("torch."),
+        loads=sum(comparer.prepared.loads for comparer in comparers),
+    )
 
 
-def _rounding_is_promising(matrices: Sequence[LoadableMatrix]) -> bool:
-    """Whether even the least error of a rounded product, at chance level, is small enough for these shapes."""
+def _first_dtype(matrices: Sequence[LoadableMatrix], index: str, precision: str, device: torch.device) -> torch.dtype:
+    """bfloat16 where it is fast and its least error, at chance level, is small enough for these shapes."""
+    dtype = product_dtype(device)
+    if dtype == EXACT or precision == "highest" or not INDICES[index].rounds:
+        return EXACT
     n, m = matrices[0].shape[0], min(matrix.shape[1] for matrix in matrices)
-    return location_error(chance_level(n, m, m), np.inf, samples=2 * m, product_dtype=torch.bfloat16) <= TOLERANCE
+    least = location_error(
+        chance_level(n, m, m),
+        np.inf,
+        samples=2 * m,
+        product_dtype=product_result_dtype(dtype, device),
+        noise=EXACT_INPUT,
+    )
+    return dtype if least <= TOLERANCE else EXACT
 
 
 @contextmanager
 def _full_float32() -> Iterator[None]:
     """TF32 and bfloat16 inside float32 products, which a program may have allowed, are off while this runs."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
+    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
+    before = [backend.fp32_precision for backend in backends]
     try:
+        for backend in backends:
+            backend.fp32_precision = "ieee"
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        for backend, precision in zip(backends, before, strict=True):
+            backend.fp32_precision = precision
 
 
 def _compare(
@@ -115,9 +138,15 @@ def _compare(
     stop = threading.Event()
     if len(comparers) == 1:
         return comparers[0].compare(runs[0], progress, stop)
+    lock = threading.Lock()
+
+    def advance(pairs: int) -> None:
+        with lock:
+            progress(pairs)
+
     with ThreadPoolExecutor(len(comparers)) as pool:
         futures = [
-            pool.submit(comparer.compare, run, progress, stop) for comparer, run in zip(comparers, runs, strict=True)
+            pool.submit(comparer.compare, run, advance, stop) for comparer, run in zip(comparers, runs, strict=True)
         ]
         try:
             return [comparison for future in futures for comparison in future.result()]
@@ -126,31 +155,30 @@ def _compare(
 
 
 def _assemble(
-    matrices: Sequence[LoadableMatrix],
-    comparisons: Sequence[Comparison],
-    chance: Callable[[int, int, int], float],
-    product: str,
-    loads: int,
+    matrices: Sequence[LoadableMatrix], comparisons: Sequence[Comparison], index: Index, *, product: str, loads: int
 ) -> DocsGrid:
     count = len(matrices)
-    location, scale, mean = np.ones((count, count)), np.zeros((count, count)), np.ones((count, count))
-    quantiles = np.ones((count, count, len(QUANTILES)))
-    zero_columns = np.zeros(count, dtype=int)
+    location, scale, mean = (np.zeros((count, count)) for _ in range(3))
+    quantiles = np.zeros((count, count, len(QUANTILES)))
+    diagonal = np.diag_indices(count)
+    location[diagonal] = mean[diagonal] = quantiles[diagonal] = index.self_value
+    scale[diagonal] = 0.0 * index.self_value
+    neurons = [matrix.shape[1] for matrix in matrices]
     for comparison in comparisons:
         i, j = comparison.pair
         for (row, column), side in zip(((i, j), (j, i)), comparison.sides, strict=True):
             location[row, column], scale[row, column] = side.location, side.scale
             mean[row, column], quantiles[row, column] = side.mean, side.quantiles
-        zero_columns[[i, j]] = comparison.zero_columns
-    n, neurons = matrices[0].shape[0], [matrix.shape[1] for matrix in matrices]
+        neurons[i], neurons[j] = comparison.neurons
+    n = matrices[0].shape[0]
     return DocsGrid(
         values=(location + location.T) / 2,
-        chance=np.array([[chance(n, m_x, m_y) for m_y in neurons] for m_x in neurons]),
+        chance=np.array([[index.chance(n, m_x, m_y) for m_y in neurons] for m_x in neurons]),
         location=location,
         scale=scale,
         mean=mean,
         quantiles=quantiles,
-        zero_columns=zero_columns,
+        zero_columns=np.array([matrix.shape[1] for matrix in matrices]) - neurons,
         product=product,
         exact_pairs=sum(comparison.exact for comparison in comparisons),
         loads=loads,

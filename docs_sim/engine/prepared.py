@@ -3,13 +3,15 @@
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from docs_sim.engine.rounding import RoundedNeurons, rounded_neurons
 from docs_sim.errors import InputError
-from docs_sim.indices.docs import UnitNeurons, unit_neurons
+from docs_sim.indices.docs import unit_neurons
 
 
 class LoadableMatrix(Protocol):
@@ -29,6 +31,16 @@ class LoadableMatrix(Protocol):
 
     def load(self) -> Tensor:
         """The matrix (n, m)."""
+
+
+@dataclass(frozen=True)
+class ExactNeurons:
+    """Unit neurons (m, n) in float32."""
+
+    rows: Tensor
+
+
+PreparedNeurons = RoundedNeurons | ExactNeurons
 
 
 class PreparedMatrices:
@@ -51,11 +63,12 @@ class PreparedMatrices:
         for step, pair in enumerate(plan):
             for index in pair:
                 self._steps[index].append(step)
-        self._kept: dict[tuple[int, torch.dtype], UnitNeurons] = {}
+        self._kept: dict[tuple[int, torch.dtype], PreparedNeurons] = {}
+        self.most_neurons = max((matrix.shape[1] for matrix in matrices), default=1)
         self.loads = 0
 
-    def pair(self, pair: tuple[int, int], dtype: torch.dtype, step: int) -> tuple[UnitNeurons, UnitNeurons]:
-        """The unit neurons of two matrices, rounded to ``dtype``, at ``step`` of the plan.
+    def pair(self, pair: tuple[int, int], dtype: torch.dtype, step: int) -> tuple[PreparedNeurons, PreparedNeurons]:
+        """The unit neurons of two matrices, in float32 or rounded to bfloat16, at ``step`` of the plan.
 
         Raises:
             InputError: naming the tensor, if one holds NaN or infinity or only zero columns.
@@ -67,13 +80,14 @@ class PreparedMatrices:
                 self._kept[wanted] = self._load(*wanted)
         return self._kept[first], self._kept[second]
 
-    def _load(self, index: int, dtype: torch.dtype) -> UnitNeurons:
+    def _load(self, index: int, dtype: torch.dtype) -> PreparedNeurons:
         matrix = self._matrices[index]
+        loaded = matrix.load()
         self.loads += 1
         try:
-            return unit_neurons(matrix.load(), dtype, self._device)
-        except InputError:
-            raise
+            if dtype == torch.bfloat16:
+                return rounded_neurons(loaded, self._device)
+            return ExactNeurons(unit_neurons(loaded, dtype, self._device))
         except ValueError as error:
             raise InputError(f"{matrix.key} ({', '.join(matrix.tensors[:3])}) {error}") from error
 

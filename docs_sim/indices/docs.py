@@ -4,7 +4,7 @@ Source: "DOCS: Quantifying Weight Similarity for Deeper Insights into Large Lang
 (arXiv 2501.16650), Algorithm 1.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,81 +16,59 @@ from torch import Tensor
 
 from docs_sim.indices.gumbel import fit_gumbel
 
-Matches = Callable[[Tensor, Tensor, "Tile | None"], tuple[Tensor, Tensor]]
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _CHUNK = 1024
-_TILE_ROWS = {"cpu": 1024}  # a tile stays in cache
-_ACCELERATOR_TILE_ROWS = 8192  # a tile is worth its launch
 _CHANCE_NODES = 20_000
 
 
-@dataclass(frozen=True)
-class UnitNeurons:
-    """The columns of a neuron matrix at length 1, stored as rows.
-
-    Attributes:
-        rows: (m, n), contiguous, without the zero columns of the matrix.
-        zero_columns: how many columns had no direction and were left out.
-        norm_bias: mean of |row| - 1 after rounding to the dtype of ``rows``.
-        norm_noise: root mean square of |row| - 1.
-    """
-
-    rows: Tensor
-    zero_columns: int
-    norm_bias: float
-    norm_noise: float
-
-
-def unit_neurons(matrix: Tensor, dtype: torch.dtype, device: torch.device | str | None = None) -> UnitNeurons:
-    """Normalise the columns of ``matrix`` (n, m) in float32 or better and round them once to ``dtype``.
+def unit_columns(matrix: Tensor, dtype: torch.dtype, device: torch.device | str | None = None) -> Iterator[Tensor]:
+    """The columns of ``matrix`` (n, m) at length 1, as rows: chunks (k, n) of ``dtype``, without the zero columns.
 
     Works through the matrix in chunks, so that a memory-mapped matrix is never held twice.
 
     Raises:
-        ValueError: if an entry is NaN or infinite, or every column is zero.
+        ValueError: if an entry is NaN or infinite.
     """
-    columns = matrix.T
-    count, width = columns.shape
-    device = torch.device(device or matrix.device)
-    exact = torch.float64 if dtype == torch.float64 else torch.float32
-    rows = torch.empty((count, width), dtype=dtype, device=device)
-    filled, bias, noise = 0, 0.0, 0.0
-    for start in range(0, count, _CHUNK):
+    for chunk in matrix.T.split(_CHUNK):
         # The largest entry is divided out first: squares of float16-sized or float32-sized extremes over- or underflow.
-        chunk = columns[start : start + _CHUNK].to(device=device, dtype=exact).contiguous()
-        peaks = chunk.abs().amax(1, keepdim=True)
+        rows = chunk.to(device=device or matrix.device, dtype=dtype).contiguous()
+        peaks = rows.abs().amax(1, keepdim=True)
         if not bool(torch.isfinite(peaks).all()):
             raise ValueError("holds NaN or infinity")
         nonzero = peaks.squeeze(1) > 0
         if not bool(nonzero.all()):
-            chunk, peaks = chunk[nonzero], peaks[nonzero]
-        chunk = chunk / peaks
-        chunk /= torch.linalg.vector_norm(chunk, dim=1, keepdim=True)
-        rounded = rows[filled : filled + len(chunk)]
-        rounded.copy_(chunk)
-        errors = torch.linalg.vector_norm(rounded.to(exact), dim=1) - 1
-        bias += float(errors.sum())
-        noise += float((errors**2).sum())
+            rows, peaks = rows[nonzero], peaks[nonzero]
+        rows = rows / peaks
+        yield rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+
+
+def unit_neurons(matrix: Tensor, dtype: torch.dtype, device: torch.device | str | None = None) -> Tensor:
+    """The non-zero columns of ``matrix`` (n, m) at length 1, as rows (m' <= m, n) of ``dtype``: float32 or float64.
+
+    Raises:
+        ValueError: if an entry is NaN or infinite, or every column is zero.
+    """
+    n, m = matrix.shape
+    rows, filled = torch.empty((m, n), dtype=dtype, device=device or matrix.device), 0
+    for chunk in unit_columns(matrix, dtype, device):
+        rows[filled : filled + len(chunk)] = chunk
         filled += len(chunk)
     if filled == 0:
         raise ValueError("holds only zero columns, which have no direction")
-    return UnitNeurons(rows[:filled], count - filled, bias / filled, (noise / filled) ** 0.5)
+    return rows[:filled]
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A reused buffer for products of at most ``rows`` by ``rows`` neurons: fresh large tiles cost more than sums."""
+    """A buffer that products of at most ``rows`` by ``rows`` neurons share: fresh memory costs more than the sums.
+
+    Attributes:
+        buffer: rows^2 elements, of the neurons' dtype or, where the device accumulates bfloat16 into it, float32.
+        rows: of each side.
+    """
 
     buffer: Tensor
     rows: int
-
-    @classmethod
-    def like(cls, units: Tensor) -> "Tile":
-        """A buffer for products of ``units`` (m, n): float32 where the device accumulates bfloat16 into it."""
-        rows = _TILE_ROWS.get(units.device.type, _ACCELERATOR_TILE_ROWS)
-        widened = units.dtype == torch.bfloat16 and units.device.type == "cuda"
-        dtype = torch.float32 if widened else units.dtype
-        return cls(torch.empty(rows * rows, dtype=dtype, device=units.device), rows)
 
     def absolute_cosines(self, left: Tensor, right: Tensor) -> Tensor:
         """|left right'| for two sets of unit rows, valid until the next call."""
@@ -98,22 +76,24 @@ class Tile:
         if tile.dtype == left.dtype:
             torch.mm(left, right.T, out=tile)
         else:
-            torch.mm(left, right.T, out_dtype=torch.float32, out=tile)
+            torch.mm(left, right.T, out_dtype=tile.dtype, out=tile)
         return tile.abs_()
 
 
-def best_matches(neurons_x: Tensor, neurons_y: Tensor, tile: Tile | None = None) -> tuple[Tensor, Tensor]:
+Matches = Callable[[Tensor, Tensor, Tile], tuple[Tensor, Tensor]]
+
+
+def best_matches(neurons_x: Tensor, neurons_y: Tensor, tile: Tile) -> tuple[Tensor, Tensor]:
     """For each unit neuron the largest |cosine| with any neuron of the other side, both ways from one product.
 
     Args:
         neurons_x: (m_x, n) unit rows.
         neurons_y: (m_y, n) unit rows, same dtype and device.
-        tile: the buffer to use; a new one if None.
+        tile: the buffer to use.
 
     Returns:
-        s_X (m_x,) and s_Y (m_y,), at most 1, in the dtype of the product.
+        s_X (m_x,) and s_Y (m_y,), at most 1, in the dtype of the tile.
     """
-    tile = tile or Tile.like(neurons_x)
     # Non-negative floats are ordered like their bits, and torch reduces 16-bit integers far faster than bfloat16.
     bits = {torch.bfloat16: torch.int16}.get(tile.buffer.dtype, tile.buffer.dtype)
     best_x = torch.zeros(len(neurons_x), dtype=bits, device=neurons_x.device)
@@ -126,9 +106,8 @@ def best_matches(neurons_x: Tensor, neurons_y: Tensor, tile: Tile | None = None)
     return best_x.view(tile.buffer.dtype).clamp_(max=1), best_y.view(tile.buffer.dtype).clamp_(max=1)
 
 
-def mean_matches(neurons_x: Tensor, neurons_y: Tensor, tile: Tile | None = None) -> tuple[Tensor, Tensor]:
+def mean_matches(neurons_x: Tensor, neurons_y: Tensor, tile: Tile) -> tuple[Tensor, Tensor]:
     """As ``best_matches`` with the mean |cosine| in place of the largest: the ablation of the paper's Figure 13."""
-    tile = tile or Tile.like(neurons_x)
     sum_x = torch.zeros(len(neurons_x), dtype=tile.buffer.dtype, device=neurons_x.device)
     sum_y = torch.zeros(len(neurons_y), dtype=tile.buffer.dtype, device=neurons_y.device)
     for left, into_x in zip(neurons_x.split(tile.rows), sum_x.split(tile.rows), strict=True):
@@ -170,17 +149,28 @@ def docs_mean(x: ArrayLike | Tensor, y: ArrayLike | Tensor) -> float:
 
 
 def _similarity(x: ArrayLike | Tensor, y: ArrayLike | Tensor, matches: Matches) -> float:
-    sides = [torch.as_tensor(side) for side in (x, y)]
+    sides = [torch.as_tensor(side).detach() for side in (x, y)]
     for side in sides:
-        if side.dim() != 2 or 0 in side.shape:
-            raise ValueError(f"expected a matrix (n, m) of neurons in columns, got shape {tuple(side.shape)}")
+        if side.dim() != 2 or 0 in side.shape or side.is_complex():
+            raise ValueError(
+                f"expected a real matrix (n, m) of neurons in columns, got {side.dtype} {tuple(side.shape)}"
+            )
     if sides[0].shape[0] != sides[1].shape[0]:
         raise ValueError(f"the neurons live in different spaces: n is {sides[0].shape[0]} and {sides[1].shape[0]}")
     wide = torch.float64 if torch.float64 in (sides[0].dtype, sides[1].dtype) else torch.float32
-    neurons_x, neurons_y = (unit_neurons(side, wide).rows for side in sides)
+    neurons_x, neurons_y = _named_unit_neurons("x", sides[0], wide), _named_unit_neurons("y", sides[1], wide)
     if matches is best_matches and same_neurons(neurons_x, neurons_y):
         return 1.0
-    return float(sum(fit_gumbel(sample).location for sample in matches(neurons_x, neurons_y, None)) / 2)
+    tile = Tile(torch.empty(_CHUNK**2, dtype=wide, device=neurons_x.device), _CHUNK)
+    locations = [float(fit_gumbel(sample).location) for sample in matches(neurons_x, neurons_y, tile)]
+    return sum(locations) / 2
+
+
+def _named_unit_neurons(name: str, matrix: Tensor, dtype: torch.dtype) -> Tensor:
+    try:
+        return unit_neurons(matrix, dtype)
+    except ValueError as error:
+        raise ValueError(f"{name} {error}") from error
 
 
 def same_neurons(neurons_x: Tensor, neurons_y: Tensor) -> bool:
@@ -228,9 +218,14 @@ def chance_level_mean(n: int, m_x: int, m_y: int) -> float:
     return float(locations.mean())
 
 
-def excess(similarity: float, chance: float) -> float:
-    """How far a similarity lies above chance, as a share of what is possible: (S - chance) / (1 - chance).
+def excess(similarity: ArrayLike, chance: ArrayLike) -> np.ndarray:
+    """How far similarities lie above chance, as a share of what is possible: (S - chance) / (1 - chance).
 
-    NaN where chance is 1 (n = 1: every pair of columns is parallel).
+    NaN where chance is 1 (n = 1: every pair of columns is parallel). Arguments broadcast.
+
+    >>> float(excess(0.75, 0.5))
+    0.5
     """
-    return (similarity - chance) / (1 - chance) if chance < 1 else float("nan")
+    values, level = np.asarray(similarity, dtype=float), np.asarray(chance, dtype=float)
+    possible = np.where(level < 1, 1 - level, np.nan)
+    return np.asarray((values - level) / possible)

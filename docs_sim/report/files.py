@@ -4,7 +4,7 @@ import json
 import math
 import secrets
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -57,8 +57,10 @@ def reserved(directory: Path) -> Iterator[None]:
         raise
 
 
-def write_files(directory: Path, contents: Mapping[str, bytes]) -> list[Path]:
+def write_files(directory: Path, contents: Mapping[str, bytes], stale: Iterable[str] = ()) -> list[Path]:
     """Write all files under temporary names, then rename them in this order: nobody ever sees half a file.
+
+    Files called like one of ``stale``, of an earlier result, are removed.
 
     Raises:
         InputError: if the directory cannot be written, or a directory has the name of a file.
@@ -72,6 +74,8 @@ def write_files(directory: Path, contents: Mapping[str, bytes]) -> list[Path]:
         directory.mkdir(parents=True, exist_ok=True)
         for path, content in zip(temporary.values(), contents.values(), strict=True):
             path.write_bytes(content)
+        for name in stale:
+            (directory / name).unlink(missing_ok=True)
         for path, partial in temporary.items():
             partial.replace(path)
     except OSError as error:

@@ -2,6 +2,7 @@
 
 import io
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,8 +13,10 @@ from matplotlib.figure import Figure
 
 from docs_sim.errors import InputError
 
+FORMATS = ("png", "svg", "pdf")
 _MAX_TICKS, _MAX_LONG_TICKS = 24, 16  # long labels have three characters or more
 _COLOURS = "viridis"  # even in lightness and safe for colour-blind readers, also in print
+_TITLE_WIDTH = 64
 _DIAGONAL = "0.82"
 
 
@@ -74,7 +77,8 @@ def draw_grid(grid: GridFigure) -> Figure:
     axes.set_yticks([position + 0.5 for position in positions], shown, rotation=0, fontsize=8)
     axes.set_xlabel(grid.axis_label)
     axes.set_ylabel(grid.axis_label)
-    axes.set_title(f"{grid.title}\n{grid.subtitle}", fontsize=10, parse_math=False)
+    title = textwrap.fill(grid.title, _TITLE_WIDTH, max_lines=3, placeholder=" ...")
+    axes.set_title(f"{title}\n{grid.subtitle}", fontsize=10, parse_math=False)
     return figure
 
 

@@ -153,3 +153,14 @@ def test_experts_of_different_n_cannot_be_joined(write_model, moe_tensors):
 def test_matrix_outside_the_layers_is_refused(matrix, dense):
     with pytest.raises(InputError, match=f"{matrix} is not in the layers|has no {matrix}"):
         select_layers(dense, matrix)
+
+
+def test_layers_whose_shapes_contradict_each_other_are_not_lost_silently(write_model, llama_tensors):
+    tensors = llama_tensors(4)
+    tensors["model.layers.1.mlp.down_proj.weight"] = torch.randn(5, 7)
+    checkpoint = open_checkpoint(write_model(tensors))
+    chosen, notes = select_layers(checkpoint, "mlp_up")
+    assert [matrix.layer for matrix in chosen] == [0, 2, 3]
+    assert any("model.layers.1.mlp.up_proj.weight left out" in note and "contradict" in note for note in notes)
+    with pytest.raises(InputError, match=r"layers 1 are not there.*contradict"):
+        select_layers(checkpoint, "mlp_up", "0-3")

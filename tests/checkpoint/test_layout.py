@@ -279,7 +279,8 @@ def test_encoder_and_decoder_are_told_apart(write_model, llama_tensors):
     checkpoint = open_checkpoint(write_model(both))
     check_accounts(checkpoint)
     keys = [matrix.key for matrix in checkpoint.matrices() if matrix.layer is not None]
-    assert all(key.startswith(("encoder.", "decoder.")) for key in keys)
+    assert len(keys) == len(set(keys)) == 2 * 3 * 7
+    assert {key.split(".")[0] for key in keys} == {"encoder", "decoder"}
 
 
 def test_unknown_names_are_all_listed(write_model):

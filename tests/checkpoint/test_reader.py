@@ -103,11 +103,7 @@ def test_tensor_that_the_index_forgets_is_not_lost_silently(sharded):
     index = json.loads((sharded / INDEX).read_text())
     del index["weight_map"][Q_PROJ]
     (sharded / INDEX).write_text(json.dumps(index))
-    try:
-        told = str(list(open_checkpoint(sharded).tensors))
-    except InputError as error:
-        told = str(error)
-    assert Q_PROJ in told
+    assert Q_PROJ in open_checkpoint(sharded).tensors
 
 
 @pytest.mark.parametrize(
@@ -201,7 +197,7 @@ def test_file_that_changes_after_it_was_opened_is_refused(act, words, write_mode
 
 @pytest.mark.parametrize("dtype", sorted(DTYPES.keys() - {"F64", "F32", "F16", "BF16"}))
 def test_storage_that_stands_for_other_numbers_is_refused_by_name(dtype, write_raw):
-    payload = bytes(8 * 8 * DTYPES[dtype][0] // 8)
+    payload = bytes(8 * 8 * DTYPES[dtype] // 8)
     header = {Q_PROJ: {"dtype": dtype, "shape": [8, 8], "data_offsets": [0, len(payload)]}}
     path = write_raw(header, payload)
     matrix = open_checkpoint(path).matrices("attn_q")[0]

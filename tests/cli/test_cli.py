@@ -16,9 +16,9 @@ import pandas as pd
 import pytest
 import torch
 from docs_sim.cli.app import main
-from docs_sim.cli.inspect import compact
 from docs_sim.cli.output import default_directory
 
+from docs_sim.analyses.selection import ranges
 from docs_sim.checkpoint.source import BUILT_IN, aliases
 
 FILES = {"result.json", "grid.csv", "pairs.csv", "heatmap.png"}
@@ -444,10 +444,10 @@ def test_built_in_model(run):
 
 
 @pytest.mark.parametrize(
-    ("numbers", "text"), [([], ""), ([3], "3"), ([2, 0, 1], "0-2"), ([0, 1, 2, 5, 7, 8, 8], "0-2,5,7-8")]
+    ("numbers", "text"), [([], ""), ([3], "3"), ([2, 0, 1], "0-2"), ([0, 1, 2, 5, 7, 8, 8], "0-2, 5, 7-8")]
 )
-def test_compact_numbers(numbers, text):
-    assert compact(numbers) == text
+def test_ranges_of_numbers(numbers, text):
+    assert ranges(numbers) == text
 
 
 def test_default_directory_is_harmless():

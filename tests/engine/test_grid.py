@@ -10,11 +10,12 @@ from in_memory import InMemory
 from docs_sim.engine import grid as grid_module
 from docs_sim.engine.grid import docs_grid
 from docs_sim.errors import InputError
-from docs_sim.indices.docs import docs, docs_mean
+from docs_sim.indices.docs import chance_level, docs, docs_mean
 
 STORAGE = [torch.float32, torch.float16, torch.bfloat16]
 KINDS = [
-    "independent", "0.3", "0.8", "0.99", "0.9999", "permuted", "identical", "unmatched", "shared direction", "low rank"
+    "independent", "0.3", "0.8", "0.99", "0.9999", "permuted", "identical", "unmatched", "shared direction", "low rank",
+    "shared coordinates", "hub",
 ]  # fmt: skip
 # (n, m): m below, at and above n. The last ones are large enough for rounded products to be tried.
 SHAPES = [(2, 1), (2, 2), (2, 50), (64, 16), (64, 64), (64, 300), (512, 1200), (4096, 200), (1024, 2500), (2048, 2000)]
@@ -37,16 +38,28 @@ def related(n: int, m: int, kind: str, seed: int) -> tuple[torch.Tensor, torch.T
         shared = torch.full((1, m), 0.7)
         return torch.cat([shared, (matrix / torch.linalg.vector_norm(matrix, dim=0))[1:]])
 
+    def shared_coordinates(matrix: torch.Tensor) -> torch.Tensor:
+        rest = matrix[:-3] / torch.linalg.vector_norm(matrix[:-3], dim=0) * (1 - 3 * 0.0627**2) ** 0.5
+        return torch.cat([torch.full((3, m), 0.0627), rest]) if n > 300 else matrix
+
+    def hub(matrix: torch.Tensor) -> torch.Tensor:
+        """Neurons that lean to one direction, and one that points there: the best match of most."""
+        leaning = matrix / torch.linalg.vector_norm(matrix, dim=0) + 0.2 * direction
+        leaning[:, :1] = direction
+        return leaning
+
     def low_rank() -> torch.Tensor:
         return basis @ normal(16, m) + 0.1 * normal(n, m)
 
     x, y, basis, order = normal(n, m), normal(n, m), normal(n, 16), torch.randperm(m, generator=generator)
-    few = max(1, m // 50)
+    few, direction = max(1, m // 50), torch.nn.functional.normalize(normal(n, 1), dim=0)
     pairs = {
         "independent": lambda: (x, y),
         "permuted": lambda: (x, (x * (torch.randint(0, 2, (m,), generator=generator) * 2 - 1))[:, order]),
         "identical": lambda: (x, x.clone()),
         "unmatched": lambda: (x, torch.cat([normal(n, few), (x + 0.01 * y)[:, few:]], dim=1)),
+        "shared coordinates": lambda: (shared_coordinates(x), shared_coordinates(y)),
+        "hub": lambda: (hub(x), hub(y)),
         "shared direction": lambda: (one_direction(x), one_direction(y)),
         "low rank": lambda: (low_rank(), low_rank()),
     }
@@ -67,6 +80,14 @@ def off_by(x: torch.Tensor, y: torch.Tensor) -> float:
 def test_within_2e_5_of_float64(n: int, m: int, kind: str, storage: torch.dtype) -> None:
     x, y = related(n, m, kind, seed=n + m)
     assert off_by(x.to(storage), y.to(storage)) < 2e-5
+
+
+@pytest.mark.usefixtures("rounded_products")
+@pytest.mark.parametrize("kind", ["independent", "0.3", "shared coordinates", "hub"])
+def test_structure_does_not_fool_the_error_estimate(kind: str) -> None:
+    """Many neurons make each rounding error small on average, unless the neurons share it."""
+    x, y = related(1024, 5000, kind, seed=5)
+    assert off_by(x, y) < 2e-5
 
 
 @pytest.mark.usefixtures("rounded_products")
@@ -99,11 +120,14 @@ def test_a_grid_is_its_pairs(index: str) -> None:
     grid = docs_grid([InMemory(matrix) for matrix in matrices], index=index)
     for i in range(4):
         for j in range(4):
-            expected = 1.0 if i == j else function(matrices[i].double(), matrices[j].double())
-            assert grid.values[i, j] == pytest.approx(expected, abs=2e-6)
-    assert np.array_equal(grid.values, grid.values.T)
-    assert np.allclose((grid.location + grid.location.T) / 2, grid.values)
-    assert (np.diff(grid.quantiles, axis=2) >= 0).all()
+            if i != j:
+                expected = function(matrices[i].double(), matrices[j].double())
+                assert grid.values[i, j] == pytest.approx(expected, abs=2e-6)
+    # A matrix and itself: 1 by definition for DOCS, not computed for the mean variant.
+    assert np.array_equal(np.diag(grid.values), [1.0 if index == "docs" else np.nan] * 4, equal_nan=True)
+    assert np.array_equal(grid.values, grid.values.T, equal_nan=True)
+    assert np.allclose((grid.location + grid.location.T) / 2, grid.values, equal_nan=True)
+    assert not (np.diff(grid.quantiles, axis=2) < 0).any()
 
 
 def test_scale_mean_and_quantiles_describe_the_matches() -> None:
@@ -136,10 +160,20 @@ def test_devices_share_the_pairs(count: int) -> None:
 
 
 def test_an_error_on_one_device_ends_all() -> None:
-    broken = torch.full((8, 8), float("nan"))
-    matrices = [InMemory(torch.randn(8, 8)) for _ in range(5)] + [InMemory(broken, key="layers.5.mlp_up")]
-    with pytest.raises(InputError, match=r"layers\.5\.mlp_up"):
-        docs_grid(matrices, devices=[torch.device("cpu")] * 2)
+    """The first device meets the broken matrix at once; the other has 300 pairs to go."""
+    broken = InMemory(torch.full((400, 400), float("nan")), key="layers.0.mlp_up")
+    matrices = [broken] + [InMemory(torch.randn(400, 400)) for _ in range(39)]
+    finished: list[int] = []
+    with pytest.raises(InputError, match=r"layers\.0\.mlp_up"):
+        docs_grid(matrices, devices=[torch.device("cpu")] * 2, progress=finished.append)
+    assert sum(finished) < 200
+
+
+def test_chance_knows_of_zero_columns() -> None:
+    x, y = related(16, 40, "independent", 0)
+    x[:, :30] = 0
+    grid = docs_grid([InMemory(x), InMemory(y)])
+    assert grid.chance[0, 1] == chance_level(16, 10, 40)
 
 
 def test_zero_columns_are_counted() -> None:
@@ -157,13 +191,25 @@ def test_different_spaces_cannot_be_compared() -> None:
 
 def test_float32_products_are_full_products_whatever_the_program_allows() -> None:
     x, y = related(256, 300, "0.99", 0)
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium")
+    before = torch.backends.mkldnn.matmul.fp32_precision
+    torch.backends.mkldnn.matmul.fp32_precision = "bf16"
     try:
         assert off_by(x, y) < 2e-6
-        assert torch.get_float32_matmul_precision() == "medium"
+        assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"
     finally:
-        torch.set_float32_matmul_precision(before)
+        torch.backends.mkldnn.matmul.fp32_precision = before
+
+
+def test_an_identical_pair_among_others() -> None:
+    x, y = related(64, 80, "independent", 0)
+    values = docs_grid([InMemory(x), InMemory(x.clone()), InMemory(y), InMemory(x)]).values
+    assert values[0, 1] == values[0, 3] == values[1, 3] == 1.0
+    assert values[0, 2] < 0.9
+
+
+def test_empty_matrices_are_refused() -> None:
+    with pytest.raises(InputError, match="nothing to compare"):
+        docs_grid([InMemory(torch.randn(8, 0)), InMemory(torch.randn(8, 4))])
 
 
 def accelerators() -> list[str]:

@@ -9,9 +9,9 @@ from scipy.linalg import hadamard
 from scipy.stats import gumbel_r, ortho_group
 
 import docs_sim
-from docs_sim.indices import INDICES
 from docs_sim.indices.docs import chance_level, chance_level_mean, docs, docs_mean, unit_neurons
 from docs_sim.indices.gini import mean_gini
+from docs_sim.indices.table import INDICES
 
 SHAPES = [(16, 8, 8), (16, 16, 16), (16, 40, 40), (16, 9, 50), (3, 200, 7), (1, 5, 5)]
 
@@ -91,16 +91,15 @@ def test_zero_columns_are_left_out() -> None:
     x, y = gaussian(8, 10, 1), gaussian(8, 12, 2)
     padded = torch.cat([torch.zeros(8, 3), x, torch.zeros(8, 1)], dim=1)
     assert docs(padded, y) == pytest.approx(docs(x, y), abs=1e-12)
-    neurons = unit_neurons(padded, torch.float64)
-    assert (neurons.zero_columns, len(neurons.rows)) == (4, 10)
+    assert unit_neurons(padded, torch.float64).shape == (10, 8)
 
 
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [
         (np.ones((2, 3)), np.ones((3, 3)), "different spaces"),
-        (np.ones(3), np.ones((3, 3)), "expected a matrix"),
-        (np.ones((3, 0)), np.ones((3, 3)), "expected a matrix"),
+        (np.ones(3), np.ones((3, 3)), "expected a real matrix"),
+        (np.ones((3, 0)), np.ones((3, 3)), "expected a real matrix"),
         (np.full((3, 3), np.nan), np.ones((3, 3)), "NaN"),
         (np.full((3, 3), np.inf), np.ones((3, 3)), "infinity"),
         (np.zeros((3, 3)), np.ones((3, 3)), "zero columns"),
@@ -152,3 +151,14 @@ def test_gini_of_a_grid() -> None:
     assert mean_gini(values) == pytest.approx(expected, abs=1e-12)
     assert mean_gini(np.ones((5, 5))) == pytest.approx(0, abs=1e-12)
     assert np.isnan(mean_gini(np.ones((2, 2))))
+
+
+def test_takes_the_weights_of_a_live_model() -> None:
+    layers = [torch.nn.Linear(16, 20) for _ in range(2)]
+    value = docs(layers[0].weight.T, layers[1].weight.T)
+    assert value == pytest.approx(docs(layers[0].weight.detach().numpy().T, layers[1].weight.detach().numpy().T))
+
+
+def test_an_error_says_which_side_is_broken() -> None:
+    with pytest.raises(ValueError, match="y holds NaN"):
+        docs(np.ones((2, 2)), np.full((2, 2), np.nan))
