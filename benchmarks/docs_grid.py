@@ -6,6 +6,7 @@ The textbook's time is that of some ordered pairs, times all of them: each pair 
 
 import argparse
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -105,8 +106,9 @@ def main() -> None:
     }
     product_dtype(CPU)  # the probe is paid once a process
     results: dict[str, list[tuple[float, float]]] = {name: [] for name in contestants}
-    for _ in range(arguments.turns):
+    for turn in range(arguments.turns):
         for name, work in contestants.items():
+            print(f"turn {turn + 1} of {arguments.turns}: {name}", file=sys.stderr, flush=True)
             seconds, memory = measured(work)
             scale = arguments.count**2 / _TEXTBOOK_PAIRS if name.startswith("textbook") else 1
             results[name].append((seconds * scale, memory))

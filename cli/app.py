@@ -46,6 +46,8 @@ def options_of_all(version: bool = typer.Option(False, "--version", help="Print 
 
 def main() -> None:
     """Run the program: 0 done, 2 wrong input (one line), 1 a fault of docs-sim, 130 interrupted."""
+    # Threads that spin while they wait make the work ten times slower as soon as another program runs. Before torch.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     arguments = [argument for argument in sys.argv[1:] if argument != _DEBUG]
     sys.exit(_run(arguments, debug=len(arguments) < len(sys.argv) - 1))
 

@@ -36,14 +36,18 @@ def heatmap(
     debug: options.Debug = False,
 ) -> None:
     """Compare one weight matrix over all pairs of layers: a figure, tables and a result file."""
-    from docs_sim.analyses.heatmap import heatmap as compute
+    from docs_sim.analyses.selection import select_layers
     from docs_sim.checkpoint import open_checkpoint
+
+    budget = None if memory_budget is None else options.parse_bytes(memory_budget)
+    checkpoint = open_checkpoint(model, revision)
+    select_layers(checkpoint, matrix, layers, experts, stack)  # a wrong name shall not wait for torch
+
+    from docs_sim.analyses.heatmap import heatmap as compute
     from docs_sim.report.files import json_text, reserved
     from docs_sim.report.grids import check_colour_range
 
     check_colour_range(vmin, vmax)
-    budget = None if memory_budget is None else options.parse_bytes(memory_budget)
-    checkpoint = open_checkpoint(model, revision)
     name = checkpoint.matrices(matrix)[0].name
     choices = [
         "" if index == "docs" else index,

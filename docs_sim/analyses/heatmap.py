@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -46,7 +46,7 @@ class Heatmap:
     index: str
     matrix: str
     labels: list[str]
-    grid: DocsGrid
+    grid: DocsGrid = field(repr=False)
     warnings: list[str]
     settings: dict[str, Any]
     seconds: float
@@ -65,6 +65,14 @@ class Heatmap:
     def chance(self) -> float:
         """What independent random matrices of these shapes give: the median over pairs where shapes differ."""
         return float(np.median(_off_diagonal(self.grid.chance)))
+
+    @property
+    def subject(self) -> str:
+        """What was compared, in words: ``mlp_up``, ``mlp_up of expert 3``, ``encoder attn_q``."""
+        stack = f"{self.settings['stack']} " if self.settings["stack"] else ""
+        experts = {None: "", "concat": " of all experts", "shared": " of the shared experts"}
+        chosen = self.settings["experts"]
+        return f"{stack}{self.matrix}{experts.get(chosen, f' of expert {chosen}')}"
 
     @cached_property
     def gini(self) -> float:
@@ -100,13 +108,13 @@ class Heatmap:
         closest = [f"{row.layer_x}-{row.layer_y} {getattr(row, self.index):.4f}" for row in pairs.head(3).itertuples()]
         model = f"{self.model['architecture'] or 'architecture not stated'}, {self.model['dtype']}"
         return [
-            f"{self.model['name']} ({model}), {self.matrix}, {len(self.labels)} layers",
+            f"{self.model['name']} ({model}), {self.subject}, {len(self.labels)} layers",
             f"  {self.index}: median {values.median():.4f}, from {values.min():.4f} to {values.max():.4f}; "
             f"chance level {self.chance:.4f}",
             *([f"  neighbouring layers: mean {neighbours.mean():.4f}"] if len(neighbours) else []),
             f"  most similar layers: {', '.join(closest)}",
             *([] if np.isnan(self.gini) else [f"  Gini {self.gini:.4f}"]),
-            f"  {self.seconds:.1f} s on {self.settings['device']}, {self.settings['product']} products",
+            f"  products and fits: {self.seconds:.1f} s on {self.settings['device']} in {self.settings['product']}",
         ]
 
     def to_dict(self) -> dict[str, Any]:
@@ -150,7 +158,7 @@ class Heatmap:
         """
         title = INDICES[self.index].title
         gini = "" if np.isnan(self.gini) else f"Gini {self.gini:.3f}, "
-        subtitle = f"{title} of {self.matrix}, {gini}chance level {self.chance:.4f}"
+        subtitle = f"{title}, {self.subject}, {gini}chance level {self.chance:.4f}"
         label = f"{title}: excess over chance" if scale == "excess" else title
         values = self.excess if scale == "excess" else self.values
         return draw_grid(GridFigure(values, self.labels, str(self.model["name"]), subtitle, label, "layer", vmin, vmax))
@@ -253,7 +261,9 @@ def heatmap(
             "exact_pairs": grid.exact_pairs,
             "memory_budget": memory_budget,
             "stack": matrices[0].stack,
-            "experts": experts if any(len(one.parts) > 1 or one.expert is not None for one in matrices) else None,
+            "experts": str(experts).lower()
+            if any(len(one.parts) > 1 or one.expert is not None for one in matrices)
+            else None,
             "sample": None,
         },
         seconds=time.monotonic() - started,

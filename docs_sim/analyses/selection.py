@@ -72,7 +72,9 @@ def select_layers(
         if candidate.layer is not None:
             by_layer[candidate.layer].append(candidate)
     if not by_layer:
-        raise InputError(f"{checkpoint.name}: {name} is not in the layers")
+        raise InputError(
+            f"{checkpoint.name}: {name} stands outside the layers: there is nothing to compare over layers"
+        )
     available = sorted(by_layer)
     notes = _doubts(checkpoint, name)
     try:
@@ -82,13 +84,19 @@ def select_layers(
     selected = {layer: _of_experts(by_layer[layer], experts) for layer in chosen}
     found = {layer: one for layer, one in selected.items() if one is not None}
     if not found:
-        raise InputError(f"{checkpoint.name}: no layer has {_expert_words(experts)}; {_experts_there(by_layer)}")
+        raise InputError(f"{checkpoint.name}: {_no_such_expert(name, experts, by_layer)}")
     without = [layer for layer in checkpoint.layers if layer not in by_layer]
     if without and layers is None:
         notes.append(f"layers {ranges(without)} have no {name}")
     if len(found) < len(selected):
         missing = sorted(selected.keys() - found.keys())
-        notes.append(f"layers {ranges(missing)} left out: without {_expert_words(experts)}")
+        notes.append(f"layers {ranges(missing)} left out: they have no {_expert_words(experts)}")
+    if any(len(one.parts) > 1 for one in found.values()):
+        notes.append(
+            "the chance level takes all columns as independent; experts that are near copies of each other lie below it"
+        )
+        if any(candidate.expert == "shared" for candidate in candidates):
+            notes.append("the shared experts are not among those side by side; --experts shared compares them")
     return list(found.values()), notes
 
 
@@ -114,24 +122,23 @@ def _of_stack(matrices: list[WeightMatrix], stack: str | None, model: str) -> li
 
 def _of_experts(matrices: list[WeightMatrix], experts: str | int) -> WeightMatrix | None:
     """The matrix of one layer that ``experts`` asks for. A dense layer stands for itself under ``concat``."""
-    if experts == "concat":
+    if str(experts).lower() == "concat":
         routed = [matrix for matrix in matrices if matrix.expert != "shared"]
         return concatenate(routed) if routed else None
-    wanted: str | int = int(experts) if str(experts).isdecimal() else experts
+    wanted: str | int = int(experts) if str(experts).isdecimal() else str(experts).lower()
     if wanted != "shared" and not isinstance(wanted, int):
         raise InputError(f"experts {experts!r}: give concat, shared or the number of an expert")
     return next((matrix for matrix in matrices if matrix.expert == wanted), None)
 
 
 def _expert_words(experts: str | int) -> str:
-    return "a shared expert" if experts == "shared" else f"an expert {experts}"
+    return "shared expert" if str(experts).lower() == "shared" else f"expert {experts}"
 
 
-def _experts_there(by_layer: dict[int, list[WeightMatrix]]) -> str:
-    experts = {matrix.expert for matrices in by_layer.values() for matrix in matrices} - {None}
-    numbers = sorted(expert for expert in experts if isinstance(expert, int))
-    if not experts:
-        return "this model has no experts"
-    return "there are " + ", ".join(
-        [*([ranges(numbers)] if numbers else []), *(["shared"] if "shared" in experts else [])]
-    )
+def _no_such_expert(name: str, experts: str | int, by_layer: dict[int, list[WeightMatrix]]) -> str:
+    there = {matrix.expert for matrices in by_layer.values() for matrix in matrices} - {None}
+    if not there:
+        return f"{name} has no experts in this model; leave --experts out"
+    numbers = ranges(expert for expert in there if isinstance(expert, int))
+    listed = ", ".join(part for part in (numbers, "shared" if "shared" in there else "") if part)
+    return f"{name} has no {_expert_words(experts)}; there are {listed}"

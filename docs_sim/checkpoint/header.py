@@ -88,7 +88,8 @@ def _header_length(start: bytes, file_bytes: int, path: Path) -> int:
         raise InputError(f"{path}: is not a safetensors file (a header of {length:,} bytes, over {MAX_HEADER_BYTES:,})")
     if _LENGTH_BYTES + length > file_bytes:
         raise InputError(
-            f"{path}: is cut short in its header ({file_bytes:,} bytes of {_LENGTH_BYTES + length:,}); download it"
+            f"{path}: is cut short in its header ({file_bytes:,} of {_LENGTH_BYTES + length:,} bytes); "
+            "download it again"
         )
     return length
 

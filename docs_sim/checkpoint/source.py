@@ -17,6 +17,7 @@ BUILT_IN = {
     "demo-moe": "a mixture of 4 experts a layer, upcycled from demo",
 }
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_PLAIN_FOLDERS = {"model", "models", "model_weights", "weights", "checkpoint", "final", "output", "merged"}
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 _CONVERSION = (
     "files that need unpickling are not read; convert them with transformers: "
@@ -99,13 +100,19 @@ def _no_such_model(name: str) -> str:
 
 def _local_source(path: Path) -> Source:
     if path.is_dir():
-        return Source(path.resolve().name or "root", _weights_in(path))
+        return Source(_folder_name(path.resolve()), _weights_in(path))
     if path.suffix in _PICKLED:
         raise InputError(f"{path}: {_CONVERSION}")
     if path.suffix not in (".safetensors", ".gguf") and not path.name.endswith(".safetensors.index.json"):
         raise InputError(f"{path}: is not a checkpoint; give a directory, a .safetensors or a .gguf file")
     plain_names = ("model.safetensors", "model.safetensors.index.json")
-    return Source(path.resolve().parent.name if path.name in plain_names else path.stem, path)
+    return Source(_folder_name(path.resolve().parent) if path.name in plain_names else path.stem, path)
+
+
+def _folder_name(directory: Path) -> str:
+    """What to call a model by its folder; one that is just called ``model`` goes by its parent as well."""
+    name = directory.name or "root"
+    return f"{directory.parent.name}-{name}" if name.lower() in _PLAIN_FOLDERS and directory.parent.name else name
 
 
 def _weights_in(directory: Path) -> Path:

@@ -13,9 +13,9 @@ from docs_sim.engine.compare import EXACT, Comparison, Pair, PairComparer, produ
 from docs_sim.engine.device import find_devices, free_memory, product_dtype
 from docs_sim.engine.plan import pair_order, share
 from docs_sim.engine.prepared import LoadableMatrix, PreparedMatrices, unit_bytes
-from docs_sim.engine.rounding import EXACT_INPUT, TOLERANCE, location_error
+from docs_sim.engine.rounding import TOLERANCE, location_error, typical_noise
 from docs_sim.errors import InputError
-from docs_sim.indices.docs import QUANTILES, chance_level
+from docs_sim.indices.docs import QUANTILES, chance_fit
 from docs_sim.indices.table import INDICES, Index
 
 
@@ -102,19 +102,18 @@ def docs_grid(
 
 
 def _first_dtype(matrices: Sequence[LoadableMatrix], index: str, precision: str, device: torch.device) -> torch.dtype:
-    """bfloat16 where it is fast and its least error, at chance level, is small enough for these shapes."""
+    """bfloat16 where it is fast and, for independent matrices of these shapes, exact enough."""
     dtype = product_dtype(device)
     if dtype == EXACT or precision == "highest" or not INDICES[index].rounds:
         return EXACT
     n, m = matrices[0].shape[0], min(matrix.shape[1] for matrix in matrices)
-    least = location_error(
-        chance_level(n, m, m),
-        np.inf,
+    error = location_error(
+        *chance_fit(n, m),
         samples=2 * m,
         product_dtype=product_result_dtype(dtype, device),
-        noise=EXACT_INPUT,
+        noise=typical_noise(n, m),
     )
-    return dtype if least <= TOLERANCE else EXACT
+    return dtype if error <= TOLERANCE else EXACT
 
 
 @contextmanager

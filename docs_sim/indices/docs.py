@@ -189,17 +189,19 @@ def chance_level(n: int, m_x: int, m_y: int) -> float:
     >>> round(chance_level(4096, 14336, 14336), 4)
     0.062
     """
-    if n == 1:
-        return 1.0
-    return (_chance_location(n, m_x) + _chance_location(n, m_y)) / 2
+    return (chance_fit(n, m_x)[0] + chance_fit(n, m_y)[0]) / 2
 
 
 @lru_cache(maxsize=4096)
-def _chance_location(n: int, m: int) -> float:
+def chance_fit(n: int, m: int) -> tuple[float, float]:
+    """Location and scale of the Gumbel fit to the best matches among m isotropic random columns of length n."""
+    if n == 1:
+        return 1.0, 0.0
     levels = (np.arange(_CHANCE_NODES) + 0.5) / _CHANCE_NODES
     # The upper tail 1 - level^(1/m), without cancellation for large m.
     squared_cosines = betainccinv(0.5, (n - 1) / 2, -np.expm1(np.log(levels) / m))
-    return float(fit_gumbel(torch.from_numpy(np.sqrt(squared_cosines))).location)
+    fit = fit_gumbel(torch.from_numpy(np.sqrt(squared_cosines)))
+    return float(fit.location), float(fit.scale)
 
 
 @lru_cache(maxsize=4096)

@@ -69,7 +69,7 @@ def draw_grid(grid: GridFigure) -> Figure:
         xticklabels=False,
         yticklabels=False,
         cbar_kws={"label": grid.colour_label, "extend": _beyond(grid.values[~diagonal], low, high), "shrink": 0.85},
-        rasterized=count > 64,
+        rasterized=True,  # viewers draw hairlines between the cells of a vector grid
     )
     positions = range(0, count, step)
     shown = [grid.labels[position] for position in positions]
@@ -101,8 +101,8 @@ def _colour_range(grid: GridFigure, values: np.ndarray) -> tuple[float, float]:
         low, high = (0.0 if grid.vmin is None else low), (1.0 if grid.vmax is None else high)
     if low < high:
         return low, high
-    # No extent: an end that was asked for stays, the other gives way, by more than float32 can lose.
-    extent = max(abs(low), abs(high), 1.0) * 1e-6
+    # No extent: an end that was asked for stays, the other gives way.
+    extent = max(low - high, abs(low) * 0.01, 1e-6)
     return (low if grid.vmin is not None else high - extent, high if grid.vmax is not None else low + extent)
 
 
@@ -116,6 +116,6 @@ def figure_bytes(figure: Figure, suffix: str) -> bytes:
     """The figure as a file of this format, the same bytes for the same figure."""
     buffer = io.BytesIO()
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(suffix)
-    with matplotlib.rc_context({"svg.hashsalt": "docs-sim"}):
-        figure.savefig(buffer, format=suffix, metadata=metadata)
+    with matplotlib.rc_context({"svg.hashsalt": "docs-sim", "svg.fonttype": "none", "pdf.fonttype": 42}):
+        figure.savefig(buffer, format=suffix, metadata=metadata, dpi=150 if suffix == "png" else 300)
     return buffer.getvalue()

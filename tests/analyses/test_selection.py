@@ -77,7 +77,8 @@ def test_no_layer_at_all_is_an_error_about_layers(dense):
 def test_concat_is_all_experts_side_by_side(name, moe):
     matrices, notes = select_layers(moe, name)
     assert [matrix.layer for matrix in matrices] == [0, 1, 2, 3]
-    assert notes == []
+    assert any("near copies" in note for note in notes)
+    assert any("shared experts" in note for note in notes)
     assert matrices[0].shape == (16, 6)
     for matrix in matrices[1:]:
         experts = [one for one in moe.matrices(name) if one.layer == matrix.layer and one.expert != "shared"]
@@ -122,7 +123,7 @@ def test_experts_of_a_dense_model(experts, dense):
 def test_experts_do_not_matter_for_attention(experts, write_model, moe_tensors, llama_tensors):
     attention = {name: tensor for name, tensor in llama_tensors(3).items() if "attn" in name}
     checkpoint = open_checkpoint(write_model(moe_tensors() | attention))
-    with pytest.raises(InputError, match=r"no layer has (a shared expert|an expert 0)"):
+    with pytest.raises(InputError, match=r"has no experts"):
         select_layers(checkpoint, "attn_q", experts=experts)
     assert len(select_layers(checkpoint, "attn_q")[0]) == 3
 

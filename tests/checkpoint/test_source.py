@@ -19,7 +19,7 @@ def folder(tmp_path):
     """Make a folder that holds empty files of these names."""
 
     def make(*names: str) -> Path:
-        directory = tmp_path / "model"
+        directory = tmp_path / "my-llama"
         directory.mkdir()
         for name in names:
             (directory / name).touch()
@@ -43,7 +43,7 @@ def folder(tmp_path):
 def test_choice_inside_a_directory(names, chosen, folder):
     source = find_source(folder(*names))
     assert source.weights.name == chosen
-    assert source.name == "model"
+    assert source.name == "my-llama"
     assert source.revision is None
 
 
@@ -81,7 +81,7 @@ def test_other_file_is_refused(folder):
 
 
 @pytest.mark.parametrize(
-    ("file", "name"), [("model.safetensors", "model"), ("q4_k.gguf", "q4_k"), ("epoch-3.safetensors", "epoch-3")]
+    ("file", "name"), [("model.safetensors", "my-llama"), ("q4_k.gguf", "q4_k"), ("epoch-3.safetensors", "epoch-3")]
 )
 def test_file_is_named_for_titles(file, name, folder):
     source = find_source(folder(file) / file)
@@ -90,7 +90,7 @@ def test_file_is_named_for_titles(file, name, folder):
 
 def test_home_directory_is_expanded(folder, monkeypatch):
     monkeypatch.setenv("HOME", str(folder("model.safetensors").parent))
-    assert find_source("~/model").weights.is_file()
+    assert find_source("~/my-llama").weights.is_file()
 
 
 @pytest.mark.parametrize(
@@ -265,3 +265,11 @@ def test_cache_of_the_reference_checkpoints(shared, tmp_path, monkeypatch):
     checkpoint = open_checkpoint("tiny/llama")
     assert checkpoint.layers == [0, 1, 2]
     assert checkpoint.source.revision == "0123456789abcdef0123456789abcdef01234567"
+
+
+def test_a_folder_that_is_just_called_model_goes_by_its_parent(tmp_path):
+    for parent in ("one", "two"):
+        (tmp_path / parent / "model").mkdir(parents=True)
+        (tmp_path / parent / "model" / "model.safetensors").touch()
+    assert find_source(tmp_path / "one" / "model").name == "one-model"
+    assert find_source(tmp_path / "two" / "model" / "model.safetensors").name == "two-model"

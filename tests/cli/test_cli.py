@@ -220,7 +220,7 @@ def test_bad_model_is_one_line_and_leaves_no_trace(fault, options, run, model, t
 BAD_OPTIONS = {
     "matrix that it lacks": (["--matrix", "attn_gate"], "it has attn_q, attn_k, attn_v"),
     "unknown matrix": (["--matrix", "mlp_upp"], "did you mean mlp_up"),
-    "matrix outside the layers": (["--matrix", "embed"], "not in the layers"),
+    "matrix outside the layers": (["--matrix", "embed"], "outside the layers"),
     "layers that are not there": (["--layers", "40-50"], "there are 0-3"),
     "layers reversed": (["--layers", "5-2"], "0-15"),
     "layers of letters": (["--layers", "abc"], "abc"),
