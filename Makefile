@@ -22,7 +22,7 @@ format: $(VENV)/installed-test
 	$(BIN)/ruff check --fix .
 
 bench: $(VENV)/installed-test $(REAL)/installed
-	$(BIN)/python benchmarks/docs_grid.py
+	OMP_WAIT_POLICY=passive $(BIN)/python benchmarks/docs_grid.py
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

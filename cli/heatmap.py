@@ -70,9 +70,9 @@ def heatmap(
                 memory_budget=budget,
                 progress=progress,
             )
-        warn(result.warnings)
         suffixes = [str(suffix) for suffix in dict.fromkeys(formats or [options.Format.png])]
         written = result.save(directory, formats=suffixes, scale=scale.value, vmin=vmin, vmax=vmax)
+    warn(result.warnings)
     if json:
         print(json_text(result.to_dict()))
     elif not quiet:

@@ -4,7 +4,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -31,7 +31,8 @@ def printable(text: str) -> str:
 def warn(messages: list[str]) -> None:
     """One line each on standard error."""
     for message in messages:
-        print(f"docs-sim: warning: {printable(message)}", file=sys.stderr)
+        with suppress(OSError):  # nobody listens; the result holds the warnings as well
+            print(f"docs-sim: warning: {printable(message)}", file=sys.stderr)
 
 
 def print_lines(lines: list[str]) -> None:

@@ -125,7 +125,7 @@ def _of_experts(matrices: list[WeightMatrix], experts: str | int) -> WeightMatri
     if str(experts).lower() == "concat":
         routed = [matrix for matrix in matrices if matrix.expert != "shared"]
         return concatenate(routed) if routed else None
-    wanted: str | int = int(experts) if str(experts).isdecimal() else str(experts).lower()
+    wanted: str | int = int(experts) if re.fullmatch(r"\d{1,6}", str(experts)) else str(experts).lower()
     if wanted != "shared" and not isinstance(wanted, int):
         raise InputError(f"experts {experts!r}: give concat, shared or the number of an expert")
     return next((matrix for matrix in matrices if matrix.expert == wanted), None)

@@ -17,6 +17,7 @@ BUILT_IN = {
     "demo-moe": "a mixture of 4 experts a layer, upcycled from demo",
 }
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_SHARD = re.compile(r"-\d{1,6}-of-(\d{1,6})\.safetensors$")
 _PLAIN_FOLDERS = {"model", "models", "model_weights", "weights", "checkpoint", "final", "output", "merged"}
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 _CONVERSION = (
@@ -105,6 +106,10 @@ def _local_source(path: Path) -> Source:
         raise InputError(f"{path}: {_CONVERSION}")
     if path.suffix not in (".safetensors", ".gguf") and not path.name.endswith(".safetensors.index.json"):
         raise InputError(f"{path}: is not a checkpoint; give a directory, a .safetensors or a .gguf file")
+    if not path.is_file():
+        raise InputError(f"{path}: is not an ordinary file")
+    if _part_of_many(path.name):
+        raise InputError(f"{path}: is one part of a checkpoint; give its directory or its index")
     plain_names = ("model.safetensors", "model.safetensors.index.json")
     return Source(_folder_name(path.resolve().parent) if path.name in plain_names else path.stem, path)
 
@@ -113,6 +118,11 @@ def _folder_name(directory: Path) -> str:
     """What to call a model by its folder; one that is just called ``model`` goes by its parent as well."""
     name = directory.name or "root"
     return f"{directory.parent.name}-{name}" if name.lower() in _PLAIN_FOLDERS and directory.parent.name else name
+
+
+def _part_of_many(name: str) -> bool:
+    found = _SHARD.search(name)
+    return found is not None and int(found[1]) > 1
 
 
 def _weights_in(directory: Path) -> Path:
@@ -128,7 +138,11 @@ def _weights_in(directory: Path) -> Path:
         raise InputError(f"{directory}: is a LoRA adapter without its base model, which cannot be compared by itself")
     for suffix in (".safetensors.index.json", ".safetensors", ".gguf"):
         found = [name for name in names if name.endswith(suffix)]
-        if len(found) == 1:
+        if any(_part_of_many(name) for name in found):
+            raise InputError(
+                f"{directory}: holds parts of a checkpoint ({found[0]}) without their index; download it too"
+            )
+        if len(found) == 1 and (directory / found[0]).is_file():
             return directory / found[0]
         if found:
             raise InputError(f"{directory}: holds several checkpoints ({', '.join(found)}); name one of these files")

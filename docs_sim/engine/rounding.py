@@ -11,6 +11,7 @@ from docs_sim.indices.docs import unit_columns
 
 # Section 2 of the design promises 2e-5 of float64; the rest is left for float32 and for what the estimate neglects.
 TOLERANCE = 1.6e-5
+MOST_RIVALS = 1.5  # the maximum over near copies, each with noise of its own, is too large
 _SIGNIFICANT_BITS = {torch.bfloat16: 8}
 _DROPPED_BITS = 16  # of float32, in bfloat16
 _SHIFTS = 997
@@ -74,36 +75,42 @@ class ProductNoise:
         variance: of the error of one product, from the rounding of its two neurons.
         concentration: upper estimate of the probability that two neurons have the same best match, whose error
             they then share.
+        rivals: mean number of products that noise could make the largest for a neuron, the largest included.
     """
 
     variance: float
     concentration: float
+    rivals: float
 
 
-EXACT_INPUT = ProductNoise(0.0, 0.0)
+EXACT_INPUT = ProductNoise(0.0, 0.0, 1.0)
 
 
 def typical_noise(n: int, m: int) -> ProductNoise:
     """The noise of products of independent Gaussian matrices (n, m), as measured for n from 1024 to 4096."""
-    return ProductNoise(2.25e-5 / n, 1 / m + 6 / _SAMPLE**2)
+    return ProductNoise(2.25e-5 / n, 1 / m + 6 / _SAMPLE**2, 1.0)
 
 
 def product_noise(x: RoundedNeurons, y: RoundedNeurons) -> ProductNoise:
-    """Measure it: the variance from the rounding errors, the concentration on a sample of each side."""
-    variance = float(x.energy @ y.error + y.energy @ x.error)
-    concentration = max(_concentration(x.rows, y.rows), _concentration(y.rows, x.rows))
-    return ProductNoise(_KINSHIP * variance, concentration)
+    """Measure it: the variance from the rounding errors, the rest on a sample of each side."""
+    variance = _KINSHIP * float(x.energy @ y.error + y.energy @ x.error)
+    sampled = [_sample_matches(*sides, math.sqrt(variance)) for sides in ((x.rows, y.rows), (y.rows, x.rows))]
+    return ProductNoise(variance, *(max(values) for values in zip(*sampled, strict=True)))
 
 
-def _concentration(neurons: Tensor, others: Tensor) -> float:
+def _sample_matches(neurons: Tensor, others: Tensor, deviation: float) -> tuple[float, float]:
+    """Concentration and rivals of the best matches of ``neurons`` among ``others``."""
     sample = neurons[:: max(1, len(neurons) // _SAMPLE)][:_SAMPLE]
     if len(sample) < 2:
-        return 1.0
-    matches = torch.mm(sample, others.T).abs_().argmax(1)
+        return 1.0, float("inf")
+    products = torch.mm(sample, others.T).float().abs_()
+    largest, matches = products.max(1)
     counts = torch.bincount(matches).double()
     pairs = len(sample) * (len(sample) - 1) / 2
     coincidences = float((counts * (counts - 1)).sum()) / 2
-    return min(1.0, (coincidences + 3) / pairs)  # none in N is compatible with up to 3 / N
+    reach = 2 * deviation + largest / (1 << _SIGNIFICANT_BITS[torch.bfloat16])
+    rivals = float((products >= (largest - reach).unsqueeze(1)).sum()) / len(sample)
+    return min(1.0, (coincidences + 3) / pairs), rivals  # none in N is compatible with up to 3 / N
 
 
 def location_error(
@@ -122,6 +129,8 @@ def location_error(
         product_dtype: in which the products are returned.
         noise: of the neurons.
     """
+    if noise.rivals > MOST_RIVALS:
+        return math.inf
     step_variance = _step(min(location + 2 * scale, 1.0), product_dtype) ** 2 / 12
     shift = (step_variance + noise.variance) / (2 * scale) if scale > 0 else math.inf
     of_the_mean = (step_variance + noise.variance) / samples + noise.variance * noise.concentration / 4

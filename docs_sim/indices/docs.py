@@ -31,14 +31,14 @@ def unit_columns(matrix: Tensor, dtype: torch.dtype, device: torch.device | str 
     """
     for chunk in matrix.T.split(_CHUNK):
         # The largest entry is divided out first: squares of float16-sized or float32-sized extremes over- or underflow.
-        rows = chunk.to(device=device or matrix.device, dtype=dtype).contiguous()
+        rows = chunk.to(device=device or matrix.device, dtype=torch.promote_types(matrix.dtype, dtype)).contiguous()
         peaks = rows.abs().amax(1, keepdim=True)
         if not bool(torch.isfinite(peaks).all()):
             raise ValueError("holds NaN or infinity")
         nonzero = peaks.squeeze(1) > 0
         if not bool(nonzero.all()):
             rows, peaks = rows[nonzero], peaks[nonzero]
-        rows = rows / peaks
+        rows = (rows / peaks).to(dtype)
         yield rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True)
 
 

@@ -273,3 +273,14 @@ def test_a_folder_that_is_just_called_model_goes_by_its_parent(tmp_path):
         (tmp_path / parent / "model" / "model.safetensors").touch()
     assert find_source(tmp_path / "one" / "model").name == "one-model"
     assert find_source(tmp_path / "two" / "model" / "model.safetensors").name == "two-model"
+
+
+@pytest.mark.parametrize(
+    "names", [("model-00001-of-00004.safetensors",), ("a-00001-of-00002.safetensors", "b.safetensors")]
+)
+def test_a_part_is_not_taken_for_the_whole(names, folder):
+    directory = folder(*names)
+    with pytest.raises(InputError, match="parts of a checkpoint"):
+        find_source(directory)
+    with pytest.raises(InputError, match="one part of a checkpoint"):
+        find_source(directory / names[0])

@@ -60,6 +60,8 @@ def related(n: int, m: int, kind: str, seed: int) -> tuple[torch.Tensor, torch.T
         "unmatched": lambda: (x, torch.cat([normal(n, few), (x + 0.01 * y)[:, few:]], dim=1)),
         "shared coordinates": lambda: (shared_coordinates(x), shared_coordinates(y)),
         "hub": lambda: (hub(x), hub(y)),
+        "copies": lambda: (x[:, : m // 4].repeat(1, 4), y[:, : m // 4].repeat(1, 4)),
+        "near copies": lambda: tuple(side[:, : m // 4].repeat(1, 4) + 0.001 * normal(n, m // 4 * 4) for side in (x, y)),
         "shared direction": lambda: (one_direction(x), one_direction(y)),
         "low rank": lambda: (low_rank(), low_rank()),
     }
@@ -83,7 +85,7 @@ def test_within_2e_5_of_float64(n: int, m: int, kind: str, storage: torch.dtype)
 
 
 @pytest.mark.usefixtures("rounded_products")
-@pytest.mark.parametrize("kind", ["independent", "0.3", "shared coordinates", "hub"])
+@pytest.mark.parametrize("kind", ["independent", "0.3", "shared coordinates", "hub", "copies", "near copies"])
 def test_structure_does_not_fool_the_error_estimate(kind: str) -> None:
     """Many neurons make each rounding error small on average, unless the neurons share it."""
     x, y = related(1024, 5000, kind, seed=5)

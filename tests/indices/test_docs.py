@@ -82,6 +82,12 @@ def test_size_of_the_weights_does_not_matter(size: float) -> None:
     assert docs(x * size, y) == pytest.approx(docs(x, y), abs=1e-6)
 
 
+@pytest.mark.parametrize("size", [1e-300, 1e300])
+def test_float64_weights_beyond_float32(size: float) -> None:
+    x = gaussian(16, 20, 1)
+    assert unit_neurons(x * size, torch.float32).sub(unit_neurons(x, torch.float32)).abs().max() < 1e-6
+
+
 def test_float16_norms_do_not_overflow() -> None:
     x = (gaussian(64, 20).clamp(-3, 3) * 2e4).half()
     assert docs(x, gaussian(64, 20)) == pytest.approx(docs(x.double(), gaussian(64, 20)), abs=1e-6)
