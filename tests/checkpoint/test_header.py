@@ -203,7 +203,7 @@ def test_agrees_with_safetensors(dtype, tmp_path):
         assert DTYPES[one.dtype] == 8 * dtype.itemsize
 
 
-def read_or_refuse(path) -> dict[str, TensorHeader] | None:
+def check_read_or_refused(path) -> dict[str, TensorHeader] | None:
     """What ``read_header`` makes of a file: tensors that tile it, or None and an error of one line; all else fails."""
     tensors, message = None, ""
     try:
@@ -254,7 +254,7 @@ almost_entries = st.fixed_dictionaries(
 def test_random_bytes(tmp_path, content):
     path = tmp_path / "fuzz.safetensors"
     path.write_bytes(content)
-    read_or_refuse(path)
+    check_read_or_refused(path)
 
 
 @fuzz
@@ -262,7 +262,7 @@ def test_random_bytes(tmp_path, content):
 def test_random_bytes_behind_a_true_length(tmp_path, text, payload):
     path = tmp_path / "fuzz.safetensors"
     path.write_bytes(framed(text, payload))
-    read_or_refuse(path)
+    check_read_or_refused(path)
 
 
 @fuzz
@@ -273,7 +273,7 @@ def test_random_bytes_behind_a_true_length(tmp_path, text, payload):
 def test_random_json(tmp_path, header, payload):
     path = tmp_path / "fuzz.safetensors"
     path.write_bytes(framed(header, payload))
-    read_or_refuse(path)
+    check_read_or_refused(path)
 
 
 @fuzz
@@ -288,7 +288,7 @@ def test_mutated_file(tmp_path, changes, cut, whole):
         content[position] = byte
     path = tmp_path / "fuzz.safetensors"
     path.write_bytes(content if whole else content[:cut])
-    ours = read_or_refuse(path)
+    ours = check_read_or_refused(path)
     if ours is None:
         return
     try:
