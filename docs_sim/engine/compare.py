@@ -95,7 +95,8 @@ class PairComparer:
     def _multiply(self, pair: Pair, dtype: torch.dtype, step: int) -> _Product:
         x, y = self.prepared.pair(pair, dtype, step)
         if isinstance(x, RoundedNeurons) and isinstance(y, RoundedNeurons):
-            return _Product(pair, self._matches(x.rows, y.rows, self._tile(dtype)), False, product_noise(x, y))
+            tile = self._tile(dtype)
+            return _Product(pair, self._matches(x.rows, y.rows, tile), False, product_noise(x, y, tile.buffer.dtype))
         if self._matches is best_matches and same_neurons(x.rows, y.rows):
             return _Product(pair, (x.rows.new_ones(len(x.rows)), y.rows.new_ones(len(y.rows))), True, EXACT_INPUT)
         return _Product(pair, self._matches(x.rows, y.rows, self._tile(dtype)), True, EXACT_INPUT)
@@ -116,12 +117,8 @@ def product_result_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtyp
 def _too_coarse(product: _Product, comparison: Comparison) -> bool:
     if product.exact:
         return False
-    count, dtype = sum(comparison.neurons), product.samples[0].dtype
-    errors = (
-        location_error(side.location, side.scale, samples=count, product_dtype=dtype, noise=product.noise)
-        for side in comparison.sides
-    )
-    return max(errors) > TOLERANCE
+    count, scale = sum(comparison.neurons), min(side.scale for side in comparison.sides)
+    return location_error(scale, samples=count, noise=product.noise) > TOLERANCE
 
 
 def _fit(products: Sequence[_Product]) -> list[Comparison]:

@@ -107,12 +107,8 @@ def _first_dtype(matrices: Sequence[LoadableMatrix], index: str, precision: str,
     if dtype == EXACT or precision == "highest" or not INDICES[index].rounds:
         return EXACT
     n, m = matrices[0].shape[0], min(matrix.shape[1] for matrix in matrices)
-    error = location_error(
-        *chance_fit(n, m),
-        samples=2 * m,
-        product_dtype=product_result_dtype(dtype, device),
-        noise=typical_noise(n, m),
-    )
+    noise = typical_noise(n, m, product_result_dtype(dtype, device))
+    error = location_error(chance_fit(n, m)[1], samples=2 * m, noise=noise)
     return dtype if error <= TOLERANCE else EXACT
 
 

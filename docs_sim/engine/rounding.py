@@ -7,7 +7,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from docs_sim.indices.docs import unit_columns
+from docs_sim.indices.docs import Tile, chance_fit, unit_columns
 
 # Section 2 of the design promises 2e-5 of float64; the rest is left for float32 and for what the estimate neglects.
 TOLERANCE = 1.6e-5
@@ -16,6 +16,7 @@ _SIGNIFICANT_BITS = {torch.bfloat16: 8}
 _DROPPED_BITS = 16  # of float32, in bfloat16
 _SHIFTS = 997
 _SAMPLE = 128
+_THINNING = 4  # of the neurons whose rounding errors are measured
 _KINSHIP = 2.0  # best matches share more of their coordinates than average neurons do
 
 
@@ -25,8 +26,8 @@ class RoundedNeurons:
 
     Attributes:
         rows: (m, n).
-        energy: (n,) mean square of each coordinate before rounding.
-        error: (n,) mean square of its rounding error.
+        energy: (n,) mean square of each coordinate before rounding, over every fourth neuron.
+        error: (n,) mean square of its rounding error, over the same.
     """
 
     rows: Tensor
@@ -45,6 +46,7 @@ def rounded_neurons(matrix: Tensor, device: torch.device) -> RoundedNeurons:
     """
     n, m = matrix.shape
     rows, filled = torch.empty((m, n), dtype=torch.bfloat16, device=device), 0
+    measured = 0
     energy, error = (torch.zeros(n, dtype=torch.float32, device=device) for _ in range(2))
     for number, exact in enumerate(unit_columns(matrix, torch.float32, device)):
         shift = 13 * number % _SHIFTS
@@ -53,11 +55,12 @@ def rounded_neurons(matrix: Tensor, device: torch.device) -> RoundedNeurons:
         rounded = bits.view(torch.float32)
         rows[filled : filled + len(exact)] = rounded
         filled += len(exact)
-        energy += exact.square().sum(0)
-        error += (rounded - exact).square_().sum(0)
+        energy += exact[::_THINNING].square().sum(0)
+        error += (rounded - exact)[::_THINNING].square_().sum(0)
+        measured += len(exact[::_THINNING])
     if filled == 0:
         raise ValueError("holds only zero columns, which have no direction")
-    return RoundedNeurons(rows[:filled], energy / filled, error / filled)
+    return RoundedNeurons(rows[:filled], energy / measured, error / measured)
 
 
 @lru_cache(maxsize=2)
@@ -72,73 +75,100 @@ class ProductNoise:
     """What rounding did to the products of two sets of neurons.
 
     Attributes:
-        variance: of the error of one product, from the rounding of its two neurons.
+        neurons: variance of the error of one product, from the rounding of its two neurons.
+        product: the same of a best product, from the rounding of the product itself, if uniform over one step.
+        bias: mean of the error from the rounding of the product, if larger than independent errors make it.
         concentration: upper estimate of the probability that two neurons have the same best match, whose error
             they then share.
         rivals: mean number of products that noise could make the largest for a neuron, the largest included.
     """
 
-    variance: float
+    neurons: float
+    product: float
+    bias: float
     concentration: float
     rivals: float
 
 
-EXACT_INPUT = ProductNoise(0.0, 0.0, 1.0)
+EXACT_INPUT = ProductNoise(0.0, 0.0, 0.0, 0.0, 1.0)
 
 
-def typical_noise(n: int, m: int) -> ProductNoise:
+def typical_noise(n: int, m: int, product_dtype: torch.dtype) -> ProductNoise:
     """The noise of products of independent Gaussian matrices (n, m), as measured for n from 1024 to 4096."""
-    return ProductNoise(2.25e-5 / n, 1 / m + 6 / _SAMPLE**2, 1.0)
+    location, scale = chance_fit(n, m)
+    steps = _steps(torch.tensor([location + 2 * scale]), product_dtype)
+    return ProductNoise(2.25e-5 / n, _uniform_variance(steps), 0.0, 1 / m + 6 / _SAMPLE**2, 1.0)
 
 
-def product_noise(x: RoundedNeurons, y: RoundedNeurons) -> ProductNoise:
-    """Measure it: the variance from the rounding errors, the rest on a sample of each side."""
+def product_noise(x: RoundedNeurons, y: RoundedNeurons, product_dtype: torch.dtype) -> ProductNoise:
+    """Measure it: what the neurons lost from their rounding errors, the rest on a sample of each side."""
     variance = _KINSHIP * float(x.energy @ y.error + y.energy @ x.error)
-    sampled = [_sample_matches(*sides, math.sqrt(variance)) for sides in ((x.rows, y.rows), (y.rows, x.rows))]
-    return ProductNoise(variance, *(max(values) for values in zip(*sampled, strict=True)))
+    samples = [
+        _sample_matches(*sides, product_dtype, math.sqrt(variance)) for sides in ((x.rows, y.rows), (y.rows, x.rows))
+    ]
+    largest, errors = (torch.cat([getattr(sample, name) for sample in samples]) for name in ("largest", "errors"))
+    bias = abs(float(errors.mean()))
+    by_chance = 3 * float(errors.std(correction=0)) / math.sqrt(len(errors))
+    return ProductNoise(
+        neurons=variance,
+        product=_uniform_variance(_steps(largest, product_dtype)),
+        bias=bias if bias > by_chance else 0.0,
+        concentration=max(sample.concentration for sample in samples),
+        rivals=max(sample.rivals for sample in samples),
+    )
 
 
-def _sample_matches(neurons: Tensor, others: Tensor, deviation: float) -> tuple[float, float]:
-    """Concentration and rivals of the best matches of ``neurons`` among ``others``."""
+@dataclass(frozen=True)
+class _SampledMatches:
+    """The best matches of some neurons: their products, what rounding the product added, and the last two noises."""
+
+    largest: Tensor
+    errors: Tensor
+    concentration: float
+    rivals: float
+
+
+def _sample_matches(neurons: Tensor, others: Tensor, product_dtype: torch.dtype, deviation: float) -> _SampledMatches:
     sample = neurons[:: max(1, len(neurons) // _SAMPLE)][:_SAMPLE]
-    if len(sample) < 2:
-        return 1.0, float("inf")
-    products = torch.mm(sample, others.T).float().abs_()
+    buffer = torch.empty(len(sample) * len(others), dtype=product_dtype, device=sample.device)
+    products = Tile(buffer, len(others)).absolute_cosines(sample, others).float()
     largest, matches = products.max(1)
+    exact = (sample.float() * others[matches].float()).sum(1).abs_()
     counts = torch.bincount(matches).double()
-    pairs = len(sample) * (len(sample) - 1) / 2
     coincidences = float((counts * (counts - 1)).sum()) / 2
-    reach = 2 * deviation + largest / (1 << _SIGNIFICANT_BITS[torch.bfloat16])
+    pairs = len(sample) * (len(sample) - 1) / 2
+    reach = 2 * deviation + _steps(largest, product_dtype)
     rivals = float((products >= (largest - reach).unsqueeze(1)).sum()) / len(sample)
-    return min(1.0, (coincidences + 3) / pairs), rivals  # none in N is compatible with up to 3 / N
+    # None in N is compatible with up to 3 / N.
+    return _SampledMatches(largest, largest - exact, min(1.0, (coincidences + 3) / pairs) if pairs else 1.0, rivals)
 
 
-def location_error(
-    location: float, scale: float, *, samples: int, product_dtype: torch.dtype, noise: ProductNoise
-) -> float:
+def location_error(scale: float, *, samples: int, noise: ProductNoise) -> float:
     """Estimated error of (u_X + u_Y) / 2 when neurons and products were rounded.
 
-    A maximum carries noise of variance v: the rounding of the product (uniform over one step, at the upper end of the
-    fitted distribution) and that of the two neurons. Noise moves the location by v / (2 scale), to second order, and
-    at random by sqrt(v / samples), more where neurons share a match and its error; three standard errors are counted.
+    Noise of variance v in the maxima moves the location by v / (2 scale), to second order, and at random by
+    sqrt(v / samples), more where neurons share a match and its error; three standard errors are counted. A bias moves
+    it as a whole.
 
     Args:
-        location: of the fit, of either side.
-        scale: of the fit.
+        scale: of the fit, of either side.
         samples: m_x + m_y.
-        product_dtype: in which the products are returned.
-        noise: of the neurons.
+        noise: of the products.
     """
     if noise.rivals > MOST_RIVALS:
         return math.inf
-    step_variance = _step(min(location + 2 * scale, 1.0), product_dtype) ** 2 / 12
-    shift = (step_variance + noise.variance) / (2 * scale) if scale > 0 else math.inf
-    of_the_mean = (step_variance + noise.variance) / samples + noise.variance * noise.concentration / 4
-    return shift + 3 * math.sqrt(of_the_mean)
+    shift = (noise.product + noise.neurons) / (2 * scale) if scale > 0 else math.inf
+    of_the_mean = (noise.product + noise.neurons) / samples + noise.neurons * noise.concentration / 4
+    return noise.bias + shift + 3 * math.sqrt(of_the_mean)
 
 
-def _step(value: float, dtype: torch.dtype) -> float:
-    """The distance between neighbouring numbers of ``dtype`` around ``value``; float32 and wider count as 0."""
+def _steps(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """The distance between neighbouring numbers of ``dtype`` around ``values``; float32 and wider count as 0."""
     if dtype not in _SIGNIFICANT_BITS:
-        return 0.0
-    return float(2.0 ** (math.frexp(value)[1] - _SIGNIFICANT_BITS[dtype]))
+        return torch.zeros_like(values)
+    return torch.exp2((torch.frexp(values).exponent - _SIGNIFICANT_BITS[dtype]).float())
+
+
+def _uniform_variance(steps: Tensor) -> float:
+    """Mean square of errors that are uniform over one step."""
+    return float(steps.square().mean()) / 12

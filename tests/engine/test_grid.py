@@ -6,6 +6,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from in_memory import InMemory
+from scipy.linalg import hadamard
 
 from docs_sim.engine import grid as grid_module
 from docs_sim.engine.grid import docs_grid
@@ -48,6 +49,15 @@ def related(n: int, m: int, kind: str, seed: int) -> tuple[torch.Tensor, torch.T
         leaning[:, :1] = direction
         return leaning
 
+    def lattice() -> tuple[torch.Tensor, torch.Tensor]:
+        """Best products that lie at 5/8 between two bfloat16 numbers, each made of many terms."""
+        blocks = torch.block_diag(*[torch.from_numpy(hadamard(64)).float() / 8] * (n // 64))
+        step = 2.0**-10
+        matched = step * (torch.randint(150, 250, (len(blocks),), generator=generator) + 5 / 8)
+        others = normal(*blocks.shape).fill_diagonal_(0)
+        others *= (1 - matched**2).sqrt() / torch.linalg.vector_norm(others, dim=0)
+        return blocks, blocks @ (others + torch.diag(matched))
+
     def low_rank() -> torch.Tensor:
         return basis @ normal(16, m) + 0.1 * normal(n, m)
 
@@ -62,6 +72,7 @@ def related(n: int, m: int, kind: str, seed: int) -> tuple[torch.Tensor, torch.T
         "hub": lambda: (hub(x), hub(y)),
         "copies": lambda: (x[:, : m // 4].repeat(1, 4), y[:, : m // 4].repeat(1, 4)),
         "near copies": lambda: tuple(side[:, : m // 4].repeat(1, 4) + 0.001 * normal(n, m // 4 * 4) for side in (x, y)),
+        "lattice": lattice,
         "shared direction": lambda: (one_direction(x), one_direction(y)),
         "low rank": lambda: (low_rank(), low_rank()),
     }
@@ -90,6 +101,11 @@ def test_structure_does_not_fool_the_error_estimate(kind: str) -> None:
     """Many neurons make each rounding error small on average, unless the neurons share it."""
     x, y = related(1024, 5000, kind, seed=5)
     assert off_by(x, y) < 2e-5
+
+
+@pytest.mark.usefixtures("rounded_products")
+def test_products_that_all_round_the_same_way_are_noticed() -> None:
+    assert off_by(*related(2048, 2048, "lattice", seed=5)) < 2e-5
 
 
 @pytest.mark.usefixtures("rounded_products")
