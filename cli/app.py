@@ -1,16 +1,17 @@
 """The ``docs-sim`` program: its commands, and how their errors end."""
 
 import os
-import sys
+import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import FrameType
 
 import typer
 
 from docs_sim.errors import InputError
 
 from . import heatmap, inspect, models
-from .output import printable
+from .output import close_output, complain, make_streams_safe, print_result
 
 app = typer.Typer(
     name="docs-sim",
@@ -40,22 +41,28 @@ def options_of_all(version: bool = typer.Option(False, "--version", help="Print 
     if version:
         from importlib.metadata import version as installed
 
-        print(installed("docs-sim"))
+        print_result(installed("docs-sim"))
         raise typer.Exit
 
 
-def main() -> None:
-    """Run the program: 0 done, 2 wrong input (one line), 1 a fault of docs-sim, 130 interrupted."""
+def run(arguments: Sequence[str]) -> int:
+    """Run the program and return its exit status: 0, 2 (wrong input), 1 (a fault of docs-sim), 130, 128 + a signal."""
     # Threads that spin while they wait make the work ten times slower as soon as another program runs. Before torch.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    arguments = [argument for argument in sys.argv[1:] if argument != _DEBUG]
-    sys.exit(_run(arguments, debug=len(arguments) < len(sys.argv) - 1))
+    signal.signal(signal.SIGTERM, _terminate)
+    make_streams_safe()
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    before = [argument for argument in arguments[:end] if argument != _DEBUG]
+    return _run([*before, *arguments[end:]], debug=len(before) < end)
+
+
+def _terminate(number: int, _: FrameType | None) -> None:
+    raise SystemExit(128 + number)  # so that what was begun is cleared away
 
 
 def _run(arguments: list[str], *, debug: bool) -> int:
     try:
-        status = app(arguments, standalone_mode=False) or 0
-        sys.stdout.flush()
+        return int(app(arguments, standalone_mode=False) or 0)
     except _UsageError as error:
         command = f" {arguments[0]}" if arguments and arguments[0] in _COMMANDS else ""
         message = error.format_message()  # type: ignore[attr-defined]
@@ -63,18 +70,19 @@ def _run(arguments: list[str], *, debug: bool) -> int:
     except InputError as error:
         return _fail(2, str(error), debug)
     except KeyboardInterrupt:
-        status = _INTERRUPTED
-    except (BrokenPipeError, SystemExit):  # typer ends the program by itself when the reader of a pipe is gone
-        # The reader has seen enough. Python would complain once more while it closes the stream.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _fail(_INTERRUPTED, "interrupted", debug)
+    except (BrokenPipeError, SystemExit) as end:
+        # The reader of a pipe is gone and has seen enough: typer then ends with 1 by itself.
+        code = getattr(end, "code", 0)
+        return code if isinstance(code, int) and code > 128 else 0
     except Exception as error:
         return _fail(1, f"a fault of docs-sim: {type(error).__name__}: {error}; --debug shows where", debug)
-    return _fail(status, "interrupted", debug) if status == _INTERRUPTED else int(status)
+    finally:
+        close_output()
 
 
 def _fail(status: int, message: str, debug: bool) -> int:
-    if debug and sys.exc_info()[0] is not None:
+    if debug:
         traceback.print_exc()
-    print(f"docs-sim: {printable(' '.join(message.split()))}", file=sys.stderr)
+    complain(" ".join(message.split()))
     return status

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from . import options
-from .output import default_directory, print_lines, progress_bar, warn
+from .output import complain, default_directory, print_lines, print_result, progress_bar
 
 
 def heatmap(
@@ -72,9 +72,10 @@ def heatmap(
             )
         suffixes = [str(suffix) for suffix in dict.fromkeys(formats or [options.Format.png])]
         written = result.save(directory, formats=suffixes, scale=scale.value, vmin=vmin, vmax=vmax)
-    warn(result.warnings)
+    for warning in result.warnings:
+        complain(f"warning: {warning}")
     if json:
-        print(json_text(result.to_dict()))
+        print_result(json_text(result.to_dict()))
     elif not quiet:
         files = ", ".join(path.name for path in written)
         print_lines([*result.summary(), f"  {files} in {directory}"])

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from . import options
-from .output import print_lines
+from .output import print_lines, print_result
 
 if TYPE_CHECKING:
     from docs_sim.checkpoint import Checkpoint, WeightMatrix
@@ -25,7 +25,7 @@ def inspect(
 
     checkpoint = open_checkpoint(model, revision)
     if json:
-        print(json_text(_contents(checkpoint)))
+        print_result(json_text(_contents(checkpoint)))
     else:
         print_lines([*_heading(checkpoint), "", *_matrix_table(checkpoint.matrices()), *_unnamed_table(checkpoint)])
 

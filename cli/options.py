@@ -7,10 +7,17 @@ from typing import Annotated
 
 import typer
 
-from docs_sim.errors import InputError
+from docs_sim.errors import InputError, shown
 
 _UNITS = {"": 1, "B": 1, "K": 2**10, "KIB": 2**10, "M": 2**20, "MIB": 2**20, "G": 2**30, "GIB": 2**30, "T": 2**40}
 _UNITS |= {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "TIB": 2**40}
+
+
+def _directory(text: str) -> Path:
+    if not text:
+        raise InputError("--out is empty; leave it out, or name a directory")
+    return Path(text)
+
 
 Model = Annotated[
     str,
@@ -26,7 +33,12 @@ Experts = Annotated[
 ]
 Stack = Annotated[str | None, typer.Option("--stack", help="encoder or decoder, of a model that has both.")]
 Revision = Annotated[str | None, typer.Option("--revision", help="Branch, tag or commit of a Hub id.")]
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="Directory for the results.", show_default=False)]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", "-o", help="Directory for the results.", show_default=False, parser=_directory, metavar="DIRECTORY"
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output, and nothing else.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1 or mps.")]
 MemoryBudget = Annotated[
@@ -69,5 +81,5 @@ def parse_bytes(text: str) -> int:
     unit = _UNITS.get(found[2].upper()) if found else None
     size = int(float(found[1]) * unit) if found and unit else 0
     if size <= 0:
-        raise InputError(f"{text!r} is not an amount of memory; write it like 256MiB or 4GiB")
+        raise InputError(f"{shown(text)} is not an amount of memory; write it like 256MiB or 4GiB")
     return size

@@ -1,5 +1,7 @@
 """What commands say: progress and warnings on standard error, results on standard output."""
 
+import io
+import os
 import re
 import sys
 import threading
@@ -8,7 +10,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from docs_sim.errors import InputError
 
 _LONGEST_NAME = 200
 _PATIENCE = 1.0  # seconds before a progress bar is worth a reader's attention
@@ -28,16 +33,48 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
-def warn(messages: list[str]) -> None:
-    """One line each on standard error."""
-    for message in messages:
-        with suppress(OSError):  # nobody listens; the result holds the warnings as well
-            print(f"docs-sim: warning: {printable(message)}", file=sys.stderr)
+def make_streams_safe() -> None:
+    """Standard streams that may be closed, and may not know every letter."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, io.TextIOWrapper(io.FileIO(os.devnull, "w")))
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def close_output() -> None:
+    """Python would complain by itself, while it ends, of output that cannot be written."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def complain(message: str) -> None:
+    """One line on standard error."""
+    with suppress(OSError):  # nobody listens; the exit status, or the result, says it as well
+        print(f"docs-sim: {printable(message)}", file=sys.stderr)
+
+
+def print_result(text: str) -> None:
+    """Text on standard output.
+
+    Raises:
+        InputError: if it cannot be written: a full disk.
+        BrokenPipeError: if its reader is gone.
+    """
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise InputError(f"standard output cannot be written: {error.strerror}") from error
 
 
 def print_lines(lines: list[str]) -> None:
     """Plain text for people on standard output, which wraps for nobody."""
-    print("\n".join(map(printable, lines)))
+    print_result("\n".join(map(printable, lines)))
 
 
 @contextmanager
@@ -49,7 +86,7 @@ def progress_bar(description: str, *, quiet: bool) -> Iterator[Callable[[int, in
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     progress = Progress(*columns, console=console, transient=True)
-    task = progress.add_task(description, total=None)
+    task = progress.add_task(escape(printable(description)), total=None)
     starter = threading.Timer(_PATIENCE, progress.start)
     starter.daemon = True
     starter.start()

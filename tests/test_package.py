@@ -50,8 +50,8 @@ def test_the_wheel_runs_outside_the_repository(wheel: Path, tmp_path: Path) -> N
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(wheel)]
     subprocess.run(install, check=True)
     program = (
-        "import docs_sim, docs_sim.cli.app as app; "
-        f"assert {str(site)!r} in docs_sim.__file__ and {str(site)!r} in app.__file__; app.main()"
+        "import docs_sim, docs_sim.cli.app as app, docs_sim.__main__ as start; "
+        f"assert {str(site)!r} in docs_sim.__file__ and {str(site)!r} in app.__file__; start.main()"
     )
     command = [sys.executable, "-c", program, "heatmap", "demo", "--matrix", "mlp_up"]
     subprocess.run(command, check=True, cwd=tmp_path, env={"PYTHONPATH": str(site), "HOME": str(tmp_path)})

@@ -5,7 +5,8 @@ import shlex
 from pathlib import Path
 
 import pytest
-from docs_sim.cli.app import main
+
+from docs_sim.__main__ import main
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

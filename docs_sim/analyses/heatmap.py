@@ -16,7 +16,7 @@ from docs_sim.checkpoint import Checkpoint, WeightMatrix, open_checkpoint
 from docs_sim.checkpoint.header import FLOATS
 from docs_sim.engine.device import find_devices
 from docs_sim.engine.grid import DocsGrid, docs_grid
-from docs_sim.errors import InputError
+from docs_sim.errors import InputError, shown
 from docs_sim.indices.docs import QUANTILES, excess
 from docs_sim.indices.gini import mean_gini
 from docs_sim.indices.table import INDICES
@@ -26,8 +26,10 @@ from docs_sim.report.grids import FORMATS, GridFigure, draw_grid, figure_bytes
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+SCALES = ("raw", "excess")
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Heatmap:
     """Similarities between the layers of one model.
 
@@ -154,8 +156,10 @@ class Heatmap:
             vmax: upper end; the largest value off the diagonal if None.
 
         Raises:
-            InputError: if ``vmin`` is not below ``vmax``.
+            InputError: if ``vmin`` is not below ``vmax``, or there is no such scale.
         """
+        if scale not in SCALES:
+            raise InputError(f"unknown scale {shown(scale)}; known: {', '.join(SCALES)}")
         title = INDICES[self.index].title
         gini = "" if np.isnan(self.gini) else f"Gini {self.gini:.3f}, "
         subtitle = f"{title}, {self.subject}, {gini}chance level {self.chance:.4f}"
@@ -167,7 +171,7 @@ class Heatmap:
         self,
         directory: str | Path,
         *,
-        formats: Sequence[str] = ("png",),
+        formats: str | Sequence[str] = ("png",),
         scale: str = "raw",
         vmin: float | None = None,
         vmax: float | None = None,
@@ -175,8 +179,12 @@ class Heatmap:
         """Write ``grid.csv``, ``pairs.csv``, ``heatmap.<format>`` and ``result.json``: each whole, in this order.
 
         Raises:
-            InputError: if the directory cannot be written.
+            InputError: if the directory cannot be written, or an argument is unknown.
         """
+        formats = [formats] if isinstance(formats, str) else formats
+        unknown = [suffix for suffix in formats if suffix not in FORMATS]
+        if unknown:
+            raise InputError(f"unknown format {shown(unknown[0])}; known: {', '.join(FORMATS)}")
         figure = self.plot(scale=scale, vmin=vmin, vmax=vmax)
         contents = {f"heatmap.{suffix}": figure_bytes(figure, suffix) for suffix in formats}
         stale = [name for suffix in FORMATS if (name := f"heatmap.{suffix}") not in contents]
@@ -191,7 +199,7 @@ def heatmap(
     matrix: str = "mlp_up",
     *,
     index: str = "docs",
-    layers: str | Sequence[int] | None = None,
+    layers: str | int | Sequence[int] | None = None,
     experts: str | int = "concat",
     stack: str | None = None,
     revision: str | None = None,
@@ -206,7 +214,7 @@ def heatmap(
         model: anything that ``open_checkpoint`` takes, or a checkpoint.
         matrix: canonical name or alias.
         index: ``docs`` or ``docs_mean``.
-        layers: ``"0-15,20"`` or numbers; all if None.
+        layers: ``"0-15,20"``, a number or numbers; all if None.
         experts: of mixture-of-experts layers: ``concat``, ``shared`` or a number.
         stack: ``encoder`` or ``decoder``, of a model that has both.
         revision: branch, tag or commit of a Hub id.
@@ -223,9 +231,9 @@ def heatmap(
     (8, 8)
     """
     if index not in INDICES:
-        raise InputError(f"unknown index {index!r}; known: {', '.join(INDICES)}")
+        raise InputError(f"unknown index {shown(index)}; known: {', '.join(INDICES)}")
     if precision not in ("auto", "highest"):
-        raise InputError(f"unknown precision {precision!r}; known: auto, highest")
+        raise InputError(f"unknown precision {shown(precision)}; known: auto, highest")
     devices = find_devices(device)
     checkpoint = model if isinstance(model, Checkpoint) else open_checkpoint(model, revision)
     matrices, warnings = select_layers(checkpoint, matrix, layers, experts, stack)

@@ -6,18 +6,16 @@ from collections.abc import Iterable, Sequence
 
 from docs_sim.checkpoint import Checkpoint, WeightMatrix
 from docs_sim.checkpoint.matrix import concatenate
-from docs_sim.errors import InputError
+from docs_sim.errors import InputError, shown
 
 
-def parse_layers(layers: str | Sequence[int], available: Sequence[int]) -> list[int]:
-    """``0-15,20``, or numbers -> layer numbers, sorted.
+def parse_layers(layers: str | int | Sequence[int], available: Sequence[int]) -> list[int]:
+    """``0-15,20``, a number or numbers -> layer numbers, sorted.
 
     Raises:
         InputError: if it is no such list, or names a layer that is not available.
     """
-    wanted = _listed(layers) if isinstance(layers, str) else set(layers)
-    if not wanted:
-        raise InputError("no layer was chosen")
+    wanted = _listed(str(layers) if isinstance(layers, str | int) else ",".join(map(str, layers)))
     missing = wanted.difference(available)
     if missing:
         raise InputError(f"layers {ranges(missing)} are not there; there are {ranges(available)}")
@@ -30,7 +28,7 @@ def _listed(text: str) -> set[int]:
         found = re.fullmatch(r"\s*(\d{1,6})(?:\s*-\s*(\d{1,6}))?\s*", item)
         first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
         if first > last:
-            raise InputError(f"layers {text[:100]!r}: write them like 0-15 or 0,4,8-11")
+            raise InputError(f"layers {shown(text)}: write them like 0-15 or 0,4,8-11")
         wanted.update(range(first, last + 1))
     return wanted
 
@@ -49,7 +47,7 @@ def ranges(numbers: Iterable[int]) -> str:
 def select_layers(
     checkpoint: Checkpoint,
     matrix: str,
-    layers: str | Sequence[int] | None = None,
+    layers: str | int | Sequence[int] | None = None,
     experts: str | int = "concat",
     stack: str | None = None,
 ) -> tuple[list[WeightMatrix], list[str]]:
@@ -63,7 +61,7 @@ def select_layers(
         stack: ``encoder`` or ``decoder``, of a model that has both.
 
     Raises:
-        InputError: if the matrix, a layer, an expert or a stack is not there.
+        InputError: if the matrix, a layer, an expert or a stack is not there, or is stored in a way that is not read.
     """
     candidates = _of_stack(checkpoint.matrices(matrix), stack, checkpoint.name)
     name = candidates[0].name
@@ -85,6 +83,8 @@ def select_layers(
     found = {layer: one for layer, one in selected.items() if one is not None}
     if not found:
         raise InputError(f"{checkpoint.name}: {_no_such_expert(name, experts, by_layer)}")
+    for one in found.values():
+        one.check_readable()
     without = [layer for layer in checkpoint.layers if layer not in by_layer]
     if without and layers is None:
         notes.append(f"layers {ranges(without)} have no {name}")
@@ -92,12 +92,18 @@ def select_layers(
         missing = sorted(selected.keys() - found.keys())
         notes.append(f"layers {ranges(missing)} left out: they have no {_expert_words(experts)}")
     if any(len(one.parts) > 1 for one in found.values()):
-        notes.append(
-            "the chance level takes all columns as independent; experts that are near copies of each other lie below it"
-        )
-        if any(candidate.expert == "shared" for candidate in candidates):
-            notes.append("the shared experts are not among those side by side; --experts shared compares them")
+        notes += _side_by_side(candidates)
     return list(found.values()), notes
+
+
+def _side_by_side(candidates: Sequence[WeightMatrix]) -> list[str]:
+    """What a reader must know of experts that are compared as one matrix."""
+    notes = [
+        "the chance level takes all columns as independent; experts that are near copies of each other lie below it"
+    ]
+    if any(candidate.expert == "shared" for candidate in candidates):
+        notes.append("the shared experts are not among those side by side; --experts shared compares them")
+    return notes
 
 
 def _doubts(checkpoint: Checkpoint, name: str) -> list[str]:
@@ -127,7 +133,7 @@ def _of_experts(matrices: list[WeightMatrix], experts: str | int) -> WeightMatri
         return concatenate(routed) if routed else None
     wanted: str | int = int(experts) if re.fullmatch(r"\d{1,6}", str(experts)) else str(experts).lower()
     if wanted != "shared" and not isinstance(wanted, int):
-        raise InputError(f"experts {experts!r}: give concat, shared or the number of an expert")
+        raise InputError(f"experts {shown(experts)}: give concat, shared or the number of an expert")
     return next((matrix for matrix in matrices if matrix.expert == wanted), None)
 
 

@@ -1,7 +1,7 @@
 """open_checkpoint: a MODEL argument -> its named neuron matrices. Reads headers only."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,9 @@ class Checkpoint:
     source: Source
     architecture: str | None
     layout: str | None
-    tensors: dict[str, StoredTensor]
-    unnamed: tuple[Unnamed, ...]
-    _matrices: tuple[WeightMatrix, ...]
+    tensors: dict[str, StoredTensor] = field(repr=False)
+    unnamed: tuple[Unnamed, ...] = field(repr=False)
+    _matrices: tuple[WeightMatrix, ...] = field(repr=False)
 
     @property
     def name(self) -> str:

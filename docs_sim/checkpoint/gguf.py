@@ -1,14 +1,16 @@
 """The tensors of a GGUF file, through the gguf package; quantized blocks are dequantized to float32 when read."""
 
 import struct
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from docs_sim.checkpoint.file_state import FileState
 from docs_sim.checkpoint.stored import StoredTensor
-from docs_sim.errors import InputError, MissingExtraError
+from docs_sim.errors import InputError, MissingExtraError, shown
 
 if TYPE_CHECKING:
+    from gguf import GGMLQuantizationType
     from torch import Tensor
 
 _MAGIC = b"GGUF"
@@ -31,9 +33,11 @@ def read_gguf_tensors(path: Path) -> tuple[dict[str, StoredTensor], str | None]:
         raise MissingExtraError("gguf", f"reading {path.name}") from error
     _check_start(path)
     try:
+        state = FileState.of(path.stat())
         _check_fields(path)
         reader = GGUFReader(path, "c")  # copy on write: a read-only map would end Python when a matrix is changed
-        tensors = {tensor.name: _stored(tensor, path) for tensor in reader.tensors}
+        _check_layout(reader)
+        tensors = {tensor.name: _stored(tensor, path, state) for tensor in reader.tensors}
         architecture, parts = (reader.get_field(key) for key in ("general.architecture", "split.count"))
         name = None if architecture is None else str(architecture.contents())
         count = 1 if parts is None else int(parts.contents())
@@ -60,6 +64,8 @@ def _check_start(path: Path) -> None:
         raise InputError(f"{path}: is a Git LFS pointer, not the weights; run `git lfs pull` in that repository")
     if not start.startswith(_MAGIC):
         raise InputError(f"{path}: is not a GGUF file")
+    if start[4:6] == b"\0\0":  # the version, a small number, begins with its high bytes
+        raise InputError(f"{path}: is a GGUF file for big-endian machines, which is not read; use the usual one")
 
 
 def _check_fields(path: Path) -> None:
@@ -105,23 +111,53 @@ def _skip(file: BinaryIO, length: int, size: int) -> None:
     file.seek(length, 1)
 
 
-def _stored(tensor: Any, path: Path) -> StoredTensor:
+def _check_layout(reader: Any) -> None:
+    """The gguf package believes every offset.
+
+    Raises:
+        ValueError: if a tensor is not aligned or lies over another.
+    """
+    end, previous = reader.data_offset, ""
+    for tensor in sorted(reader.tensors, key=lambda tensor: int(tensor.data_offset)):
+        if tensor.data_offset < end:
+            raise ValueError(f"tensors {shown(previous)} and {shown(tensor.name)} overlap")
+        if (tensor.data_offset - reader.data_offset) % reader.alignment:
+            raise ValueError(f"tensor {shown(tensor.name)} is not aligned")
+        end, previous = int(tensor.data_offset) + int(tensor.n_bytes), tensor.name
+
+
+def _stored(tensor: Any, path: Path, state: FileState) -> StoredTensor:
     shape = tuple(int(size) for size in reversed(tensor.shape))  # GGUF counts dimensions from the innermost
-    dtype = tensor.tensor_type.name
-    return StoredTensor(tensor.name, shape, dtype, path, int(tensor.n_bytes), partial(_read, path, tensor, shape))
+    kind = tensor.tensor_type
+    refusal = None if _readable(kind) else f"stored as {kind.name}, which the gguf package cannot dequantize"
+    read = partial(_read, path, tensor, shape, state)
+    return StoredTensor(tensor.name, shape, kind.name, path, int(tensor.n_bytes), refusal, read)
 
 
-def _read(path: Path, tensor: Any, shape: tuple[int, ...]) -> "Tensor":
+@cache
+def _readable(kind: "GGMLQuantizationType") -> bool:
+    """Whether the gguf package can dequantize a kind of block, which only a block tells."""
+    import numpy as np
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
+
+    if kind == GGMLQuantizationType.F64:
+        return True
+    try:
+        with np.errstate(all="ignore"):
+            dequantize(np.zeros((1, GGML_QUANT_SIZES[kind][1]), dtype=np.uint8), kind)
+    except NotImplementedError:
+        return False
+    return True
+
+
+def _read(path: Path, tensor: Any, shape: tuple[int, ...], state: FileState) -> "Tensor":
     import torch
     from gguf import GGMLQuantizationType, dequantize
 
+    state.check(path.stat(), path)
     kinds = GGMLQuantizationType
     if tensor.tensor_type == kinds.BF16:
         return torch.from_numpy(tensor.data).view(torch.bfloat16).view(shape)
     if tensor.tensor_type in (kinds.F64, kinds.F32, kinds.F16):
         return torch.from_numpy(tensor.data).view(shape)
-    try:
-        return torch.from_numpy(dequantize(tensor.data, tensor.tensor_type)).view(shape)
-    except NotImplementedError as error:
-        kind = tensor.tensor_type.name
-        raise InputError(f"{path}: the gguf package cannot dequantize {kind} ({tensor.name})") from error
+    return torch.from_numpy(dequantize(tensor.data, tensor.tensor_type)).view(shape)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from docs_sim.checkpoint.file_state import FileState
 from docs_sim.errors import InputError, shown
 
 # The same limit as the safetensors library: a longer header is an attack, or not a header.
@@ -55,25 +56,25 @@ class TensorHeader:
     end: int
 
 
-def read_header(path: Path) -> dict[str, TensorHeader]:
-    """The tensors of a safetensors file, in the order of its header.
+def read_header(path: Path) -> tuple[dict[str, TensorHeader], FileState]:
+    """The tensors of a safetensors file, in the order of its header, and the version of the file.
 
     Raises:
         InputError: naming the file, if it cannot be read or its header is not valid.
     """
     try:
         with path.open("rb") as file:
-            file_bytes = os.fstat(file.fileno()).st_size
+            status = os.fstat(file.fileno())
             start = file.read(max(_LENGTH_BYTES, len(_LFS_POINTER)))
-            header_bytes = _header_length(start, file_bytes, path)
+            header_bytes = _header_length(start, status.st_size, path)
             file.seek(_LENGTH_BYTES)
             header = _parse(file.read(header_bytes), path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     data_start = _LENGTH_BYTES + header_bytes
     tensors = {name: _tensor(name, entry, data_start, path) for name, entry in header.items()}
-    _check_layout(tensors, data_start, file_bytes, path)
-    return tensors
+    _check_layout(tensors, data_start, status.st_size, path)
+    return tensors, FileState.of(status)
 
 
 def _header_length(start: bytes, file_bytes: int, path: Path) -> int:

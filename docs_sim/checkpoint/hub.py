@@ -5,6 +5,7 @@ from pathlib import Path
 
 from docs_sim.errors import InputError
 
+_LONGEST_COMMIT = 100
 _SHORT_COMMIT = re.compile(r"[0-9a-f]{7,39}")
 
 
@@ -16,9 +17,16 @@ def cached_snapshot(hub_id: str, revision: str | None = None) -> tuple[Path, str
         revision: a branch, tag or commit; ``main`` if None, and if that is not recorded the newest snapshot.
 
     Raises:
-        InputError: if the model or the revision is not in the cache.
+        InputError: if the model or the revision is not in the cache, or the cache cannot be read.
     """
     folder = _cache_folder(hub_id)
+    try:
+        return _snapshot(folder, hub_id, revision)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be read: {error.strerror}") from error
+
+
+def _snapshot(folder: Path, hub_id: str, revision: str | None) -> tuple[Path, str]:
     snapshots = _newest_first(folder / "snapshots")
     if not snapshots:
         raise InputError(f"{hub_id}: is not in the Hugging Face cache; download it with `hf download {hub_id}`")
@@ -38,8 +46,16 @@ def cached_snapshot(hub_id: str, revision: str | None = None) -> tuple[Path, str
 
 
 def is_cached(hub_id: str) -> bool:
-    """Whether any snapshot of the model is in the cache."""
-    return bool(_newest_first(_cache_folder(hub_id) / "snapshots"))
+    """Whether any snapshot of the model is in the cache.
+
+    Raises:
+        InputError: if the cache cannot be read.
+    """
+    folder = _cache_folder(hub_id)
+    try:
+        return bool(_newest_first(folder / "snapshots"))
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be read: {error.strerror}") from error
 
 
 def _cache_folder(hub_id: str) -> Path:
@@ -53,7 +69,8 @@ def _commit(folder: Path, revision: str) -> str | None:
     references = folder / "refs"
     if revision not in _names(references):
         return None
-    return (references / revision).read_text(encoding="utf-8", errors="replace").strip()
+    with (references / revision).open(encoding="utf-8", errors="replace") as file:
+        return file.read(_LONGEST_COMMIT).strip() or None
 
 
 def _names(references: Path) -> list[str]:

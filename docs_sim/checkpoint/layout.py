@@ -120,7 +120,7 @@ def name_tensors(tensors: Mapping[str, StoredTensor]) -> Naming:
 def _apply(layout: Layout, tensors: Mapping[str, StoredTensor]) -> Naming:
     """What one layout makes of the tensors: each ends in a matrix or in ``unnamed``."""
     unnamed: dict[str, Unnamed] = {}
-    by_prefix: dict[str, list[WeightMatrix]] = defaultdict(list)
+    by_layer: dict[tuple[str, int], list[WeightMatrix]] = defaultdict(list)
     outside: list[WeightMatrix] = []
     fused: list[tuple[str, int, str, StoredTensor]] = []
     for name, tensor in tensors.items():
@@ -141,11 +141,15 @@ def _apply(layout: Layout, tensors: Mapping[str, StoredTensor]) -> Naming:
                 unnamed[name] = Unnamed(name, f"in a layer, but no matrix of the {layout.name} layout")
             else:
                 part = Part(tensor, layout.in_out)
-                by_prefix[found["prefix"]].append(WeightMatrix(matrix, int(found["layer"]), expert, None, (part,)))
+                layer = int(found["layer"])
+                by_layer[found["prefix"], layer].append(WeightMatrix(matrix, layer, expert, None, (part,)))
     for prefix, layer, path, tensor in fused:
-        part = Part(tensor, layout.in_out)
-        by_prefix[prefix], rejected = _with_fused(by_prefix[prefix], layer, layout.fused[path], part)
+        part, others = Part(tensor, layout.in_out), by_layer[prefix, layer]
+        by_layer[prefix, layer], rejected = _with_fused(others, layer, layout.fused[path], part)
         unnamed |= rejected
+    by_prefix: dict[str, list[WeightMatrix]] = defaultdict(list)
+    for (prefix, _), members in by_layer.items():
+        by_prefix[prefix] += members
     matrices, elsewhere = _main_stacks(by_prefix)
     matrices, repeated = _without_duplicates([*matrices, *outside])
     matrices, contradictory = _consistent(matrices)
@@ -203,15 +207,15 @@ def _in_layer(layout: Layout, path: str) -> tuple[str | None, int | str | None]:
 def _with_fused(
     matrices: list[WeightMatrix], layer: int, names: tuple[str, ...], fused: Part
 ) -> tuple[list[WeightMatrix], dict[str, Unnamed]]:
-    """Add the matrices that share a tensor. If it cannot be split, its whole layer is not what the layout thinks."""
-    output = next((matrix for matrix in matrices if matrix.layer == layer and matrix.name == "attn_o"), None)
+    """Add to a layer those that share a tensor. If it cannot be split, the layer is not what the layout thinks."""
+    output = next((matrix for matrix in matrices if matrix.name == "attn_o"), None)
     parts = _split_fused(fused, names, output)
     if parts:
         return matrices + [WeightMatrix(name, layer, None, None, (part,)) for name, part in parts.items()], {}
     reason = f"the shape {fused.tensor.shape} of {fused.tensor.name} cannot be split into {', '.join(names)}"
     unsplit = [WeightMatrix(name, layer, None, None, (fused,)) for name in names]
-    doubtful = [matrix for matrix in matrices if matrix.layer == layer and matrix.expert is None]
-    return [matrix for matrix in matrices if matrix not in doubtful], _rejected([*doubtful, *unsplit], reason)
+    doubtful = [matrix for matrix in matrices if matrix.expert is None]
+    return [matrix for matrix in matrices if matrix.expert is not None], _rejected([*doubtful, *unsplit], reason)
 
 
 def _split_fused(fused: Part, names: tuple[str, ...], output: WeightMatrix | None) -> dict[str, Part] | None:

@@ -35,6 +35,7 @@ class Part:
 
     def load(self) -> "Tensor":
         """The (out, in) tensor, a view of the file where the storage allows it."""
+        self.tensor.check_readable()
         stored = self.tensor.read()
         oriented = stored.T if self.in_out else stored
         return oriented if self.rows is None else oriented[self.rows[0] : self.rows[1]]
@@ -83,6 +84,15 @@ class WeightMatrix:
     def tensors(self) -> tuple[str, ...]:
         """Names of the stored tensors."""
         return tuple(dict.fromkeys(part.tensor.name for part in self.parts))
+
+    def check_readable(self) -> None:
+        """Find out whether ``load`` would refuse, without reading.
+
+        Raises:
+            InputError: if a part is stored in a way whose numbers cannot be read.
+        """
+        for part in self.parts:
+            part.tensor.check_readable()
 
     def load(self) -> "Tensor":
         """The matrix (n, m) as stored, memory-mapped: a view of the file unless parts must be joined or dequantized.

@@ -3,7 +3,7 @@
 import difflib
 import re
 
-from docs_sim.errors import InputError
+from docs_sim.errors import InputError, shown
 
 # torch stores (out, in). Neurons that read from the space of width n are the rows: their matrix is transposed to
 # (n, m). Neurons that write into it are the columns: stored as (n, m). This is the convention of the DOCS paper.
@@ -48,9 +48,9 @@ def canonical_name(name: str) -> str:
     >>> canonical_name("MLP-UP"), canonical_name("q_proj")
     ('mlp_up', 'attn_q')
     """
-    plain = _plain(name)
+    plain = _plain(str(name))
     if plain in _BY_PLAIN_NAME:
         return _BY_PLAIN_NAME[plain]
     nearest = dict.fromkeys(_BY_PLAIN_NAME[match] for match in difflib.get_close_matches(plain, _BY_PLAIN_NAME))
     proposal = f"did you mean {' or '.join(nearest)}?" if nearest else f"known names: {', '.join(ALIASES)}"
-    raise InputError(f"unknown matrix name {name!r}; {proposal}")
+    raise InputError(f"unknown matrix name {shown(name)}; {proposal}")

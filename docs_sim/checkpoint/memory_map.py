@@ -1,23 +1,25 @@
 """Bytes of a safetensors file as a torch tensor, mapped and not copied. Imports torch; loaded on first use."""
 
 import mmap
+import os
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from docs_sim.checkpoint.file_state import FileState
 from docs_sim.checkpoint.header import FLOATS, TensorHeader
 from docs_sim.errors import InputError
 
 
-def map_tensor(path: Path, header: TensorHeader) -> Tensor:
+def map_tensor(path: Path, header: TensorHeader, state: FileState) -> Tensor:
     """The float tensor that ``header`` describes, backed by the page cache; writing to it changes memory, not the file.
 
     Only the pages of this tensor are mapped: a private mapping of a whole file larger than memory is refused by
     Linux, and the address space is given back with the tensor.
 
     Raises:
-        InputError: if the file has shrunk since its header was read, or cannot be read.
+        InputError: if the file is not in the state in which its header was read, or cannot be read.
     """
     dtype = getattr(torch, FLOATS[header.dtype])
     if header.begin == header.end:
@@ -25,8 +27,7 @@ def map_tensor(path: Path, header: TensorHeader) -> Tensor:
     page = header.begin - header.begin % mmap.ALLOCATIONGRANULARITY
     try:
         with path.open("rb") as file:
-            if file.seek(0, 2) < header.end:
-                raise InputError(f"{path}: has become shorter since it was opened; download it again")
+            state.check(os.fstat(file.fileno()), path)
             mapped = mmap.mmap(file.fileno(), header.end - page, access=mmap.ACCESS_COPY, offset=page)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from docs_sim.checkpoint.file_state import FileState
 from docs_sim.checkpoint.gguf import read_gguf_tensors
 from docs_sim.checkpoint.header import FLOATS, TensorHeader, read_header
 from docs_sim.checkpoint.source import Source
@@ -47,7 +48,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > _MAX_JSON_BYTES:
             raise InputError(f"{path}: is over {_MAX_JSON_BYTES:,} bytes, which is no JSON file of a model")
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     except InputError:
@@ -60,24 +61,21 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _read_file(path: Path) -> dict[str, StoredTensor]:
-    return {name: _stored(name, header, path) for name, header in read_header(path).items()}
+    headers, state = read_header(path)
+    return {name: _stored(name, header, path, state) for name, header in headers.items()}
 
 
-def _stored(name: str, header: TensorHeader, path: Path) -> StoredTensor:
-    read = partial(_map_tensor, name, path, header)
-    return StoredTensor(name, header.shape, header.dtype, path, header.end - header.begin, read)
-
-
-def _map_tensor(name: str, path: Path, header: TensorHeader) -> "Tensor":
+def _stored(name: str, header: TensorHeader, path: Path, state: FileState) -> StoredTensor:
     # FP8 and packed integers stand for other numbers until they are scaled: refused, never cast.
-    if header.dtype not in FLOATS:
-        raise InputError(
-            f"{path}: {name} is stored as {header.dtype}, which cannot be dequantized; "
-            "use a float version of this checkpoint"
-        )
+    refusal = None if header.dtype in FLOATS else f"stored as {header.dtype}, which cannot be dequantized"
+    read = partial(_map_tensor, path, header, state)
+    return StoredTensor(name, header.shape, header.dtype, path, header.end - header.begin, refusal, read)
+
+
+def _map_tensor(path: Path, header: TensorHeader, state: FileState) -> "Tensor":
     from docs_sim.checkpoint.memory_map import map_tensor  # imports torch, which listing a checkpoint does not need
 
-    return map_tensor(path, header)
+    return map_tensor(path, header, state)
 
 
 def _read_shards(index: Path) -> dict[str, StoredTensor]:
@@ -93,9 +91,19 @@ def _read_shards(index: Path) -> dict[str, StoredTensor]:
     for name, shard in weight_map.items():
         if name not in shards[shard]:
             raise InputError(f"{index}: says that {shard} holds {shown(name)}, which it does not")
-    listed = {name: shards[shard][name] for name, shard in weight_map.items()}
-    unlisted = {name: tensor for tensors in shards.values() for name, tensor in tensors.items()}
-    return listed | {name: tensor for name, tensor in unlisted.items() if name not in listed}
+    return _joined(index, shards)
+
+
+def _joined(index: Path, shards: dict[str, dict[str, StoredTensor]]) -> dict[str, StoredTensor]:
+    """The tensors of all shards, also those that the index does not list."""
+    joined: dict[str, StoredTensor] = {}
+    for tensors in shards.values():
+        for name, tensor in tensors.items():
+            if name in joined:
+                places = f"{joined[name].path.name} and {tensor.path.name}"
+                raise InputError(f"{index}: {shown(name)} is in two shards, {places}; remove the one that is not used")
+            joined[name] = tensor
+    return joined
 
 
 def _is_file(path: Path) -> bool:

@@ -62,6 +62,13 @@ def find_source(model: str | Path, revision: str | None = None) -> Source:
     Raises:
         InputError: if there is nothing of that name, or no weights that can be read.
     """
+    try:
+        return _find(model, revision)
+    except OSError as error:  # a folder without permission, a working directory that is gone
+        raise InputError(f"{str(model)[:200]}: cannot be read: {error.strerror}") from error
+
+
+def _find(model: str | Path, revision: str | None) -> Source:
     name = str(model)
     hub_id = aliases().get(name.lower())
     if name in BUILT_IN and not isinstance(model, Path):
@@ -82,6 +89,8 @@ def _existing_path(model: str | Path) -> Path | None:
     try:
         path = Path(model).expanduser()
         return path if str(model) and path.exists() else None
+    except PermissionError:
+        raise
     except (OSError, RuntimeError, ValueError):  # names too long, unknown users, null bytes
         return None
 
@@ -130,10 +139,7 @@ def _weights_in(directory: Path) -> Path:
     for name in ("model.safetensors.index.json", "model.safetensors"):
         if (directory / name).is_file():
             return directory / name
-    try:
-        names = sorted(entry.name for entry in directory.iterdir())
-    except OSError as error:
-        raise InputError(f"{directory}: cannot be read: {error.strerror}") from error
+    names = sorted(entry.name for entry in directory.iterdir())
     if "adapter_model.safetensors" in names:
         raise InputError(f"{directory}: is a LoRA adapter without its base model, which cannot be compared by itself")
     for suffix in (".safetensors.index.json", ".safetensors", ".gguf"):

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from docs_sim.errors import InputError, shown
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -19,6 +21,7 @@ class StoredTensor:
         dtype: the storage type as the format calls it, such as "BF16" or "Q4_K".
         path: the file.
         bytes: size on disk.
+        refusal: why its numbers cannot be read, in words; None if they can.
         read: reads the tensor; memory-mapped where the format allows it. Imports torch.
     """
 
@@ -27,4 +30,16 @@ class StoredTensor:
     dtype: str
     path: Path
     bytes: int
+    refusal: str | None
     read: Callable[[], "Tensor"] = field(repr=False, compare=False)
+
+    def check_readable(self) -> None:
+        """Find out before hours of work, not after.
+
+        Raises:
+            InputError: if the numbers of this tensor cannot be read.
+        """
+        if self.refusal is not None:
+            raise InputError(
+                f"{self.path}: {shown(self.name)} is {self.refusal}; use a float version of this checkpoint"
+            )

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from docs_sim.errors import InputError
+from docs_sim.errors import InputError, shown
 
 _CGROUP = Path("/sys/fs/cgroup")
 _WORTHWHILE = 1.3  # bfloat16 pairs may have to be multiplied again exactly, so a small gain is none
@@ -30,7 +30,7 @@ def find_devices(name: str = "auto") -> list[torch.device]:
     if known.get(name):
         return known[name]
     available = ", ".join(key for key, devices in known.items() if devices)
-    raise InputError(f"no device {name!r} here; available: auto, {available}")
+    raise InputError(f"no device {shown(name)} here; available: auto, {available}")
 
 
 @cache

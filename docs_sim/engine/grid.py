@@ -1,9 +1,8 @@
 """The DOCS grid over a list of matrices: one product for every unordered pair, on one device or several."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,12 +13,13 @@ from docs_sim.engine.device import find_devices, free_memory, product_dtype
 from docs_sim.engine.plan import pair_order, share
 from docs_sim.engine.prepared import LoadableMatrix, PreparedMatrices, unit_bytes
 from docs_sim.engine.rounding import TOLERANCE, location_error, typical_noise
-from docs_sim.errors import InputError
+from docs_sim.errors import InputError, shown
 from docs_sim.indices.docs import QUANTILES, chance_fit
+from docs_sim.indices.precision import full_float32
 from docs_sim.indices.table import INDICES, Index
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DocsGrid:
     """DOCS over all pairs of L matrices.
 
@@ -69,7 +69,7 @@ def docs_grid(
         Similarities within 2e-5 of float64 on the stored weights.
 
     Raises:
-        InputError: if n differs, or a matrix holds NaN, infinity or only zero columns.
+        InputError: if n differs, a matrix holds NaN, infinity or only zero columns, or the budget is none.
     """
     widths = {matrix.shape[0]: matrix.key for matrix in matrices}
     if len(widths) > 1:
@@ -78,6 +78,8 @@ def docs_grid(
     empty = next((matrix for matrix in matrices if 0 in matrix.shape), None)
     if empty is not None:
         raise InputError(f"{empty.key} has the shape {empty.shape}: there is nothing to compare")
+    if memory_budget is not None and (type(memory_budget) is not int or memory_budget <= 0):
+        raise InputError(f"a memory budget is a number of bytes above zero, not {shown(memory_budget)}")
     devices = list(devices or find_devices())
     dtypes = [_first_dtype(matrices, index, precision, device) for device in devices]
     budgets = [memory_budget or free_memory(device) // 2 for device in devices]
@@ -90,7 +92,7 @@ def docs_grid(
         PairComparer(PreparedMatrices(matrices, device, budget, run), INDICES[index].matches, dtype, device)
         for device, budget, run, dtype in zip(devices, budgets, runs, dtypes, strict=True)
     ]
-    with _full_float32():
+    with full_float32():
         comparisons = _compare(comparers, runs, progress)
     return _assemble(
         matrices,
@@ -110,20 +112,6 @@ def _first_dtype(matrices: Sequence[LoadableMatrix], index: str, precision: str,
     noise = typical_noise(n, m, product_result_dtype(dtype, device))
     error = location_error(chance_fit(n, m)[1], samples=2 * m, noise=noise)
     return dtype if error <= TOLERANCE else EXACT
-
-
-@contextmanager
-def _full_float32() -> Iterator[None]:
-    """TF32 and bfloat16 inside float32 products, which a program may have allowed, are off while this runs."""
-    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
-    before = [backend.fp32_precision for backend in backends]
-    try:
-        for backend in backends:
-            backend.fp32_precision = "ieee"
-        yield
-    finally:
-        for backend, precision in zip(backends, before, strict=True):
-            backend.fp32_precision = precision
 
 
 def _compare(

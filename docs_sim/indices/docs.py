@@ -15,6 +15,7 @@ from scipy.special import betainccinv, gammaln, ndtri
 from torch import Tensor
 
 from docs_sim.indices.gumbel import fit_gumbel
+from docs_sim.indices.precision import full_float32
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _CHUNK = 1024
@@ -162,7 +163,9 @@ def _similarity(x: ArrayLike | Tensor, y: ArrayLike | Tensor, matches: Matches) 
     if matches is best_matches and same_neurons(neurons_x, neurons_y):
         return 1.0
     tile = Tile(torch.empty(_CHUNK**2, dtype=wide, device=neurons_x.device), _CHUNK)
-    locations = [float(fit_gumbel(sample).location) for sample in matches(neurons_x, neurons_y, tile)]
+    with full_float32():
+        samples = matches(neurons_x, neurons_y, tile)
+    locations = [float(fit_gumbel(sample).location) for sample in samples]
     return sum(locations) / 2
 
 
@@ -186,6 +189,9 @@ def chance_level(n: int, m_x: int, m_y: int) -> float:
     function. The location is that of the Gumbel fit to this law, by the midpoint rule over its quantiles
     (error under 1e-6).
 
+    Raises:
+        ValueError: if n, m_x or m_y is below 1.
+
     >>> round(chance_level(4096, 14336, 14336), 4)
     0.062
     """
@@ -194,7 +200,13 @@ def chance_level(n: int, m_x: int, m_y: int) -> float:
 
 @lru_cache(maxsize=4096)
 def chance_fit(n: int, m: int) -> tuple[float, float]:
-    """Location and scale of the Gumbel fit to the best matches among m isotropic random columns of length n."""
+    """Location and scale of the Gumbel fit to the best matches among m isotropic random columns of length n.
+
+    Raises:
+        ValueError: if n or m is below 1.
+    """
+    if n < 1 or m < 1:
+        raise ValueError(f"no matrix has the shape ({n}, {m})")
     if n == 1:
         return 1.0, 0.0
     levels = (np.arange(_CHANCE_NODES) + 0.5) / _CHANCE_NODES

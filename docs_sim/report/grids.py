@@ -98,10 +98,10 @@ def check_colour_range(vmin: float | None, vmax: float | None) -> None:
     """Refuse a colour scale without extent, before the work and not after it.
 
     Raises:
-        InputError: if ``vmin`` is not below ``vmax``, or one is not finite.
+        InputError: if ``vmin`` is not below ``vmax``, or one or their distance is not finite.
     """
     ends = [end for end in (vmin, vmax) if end is not None]
-    if not all(map(math.isfinite, ends)) or (len(ends) == 2 and ends[0] >= ends[1]):
+    if not all(map(math.isfinite, ends)) or (len(ends) == 2 and not 0 < ends[1] - ends[0] < math.inf):
         raise InputError(f"no colour scale runs from {vmin} to {vmax}: --vmin must be below --vmax")
 
 

@@ -61,7 +61,7 @@ def test_layers_of_a_dense_model(layers, chosen, dense):
     assert notes == []
 
 
-@pytest.mark.parametrize("layers", [[4], [-1], [0, 99], "4"])
+@pytest.mark.parametrize("layers", [[4], 4, [0, 99], "4", ["4"]])
 def test_layer_that_is_not_there(layers, dense):
     with pytest.raises(InputError, match="there are 0-3"):
         select_layers(dense, "mlp_up", layers)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -183,8 +184,13 @@ def test_loaded_matrix_outlives_its_checkpoint(write_model, llama_tensors):
 
 @pytest.mark.parametrize(
     ("act", "words"),
-    [(lambda path: os.truncate(path, 500), "shorter"), (lambda path: path.unlink(), "cannot be read")],
-    ids=["shrunk", "deleted"],
+    [
+        (lambda path: os.truncate(path, 500), "has changed"),
+        (lambda path: path.unlink(), "cannot be read"),
+        (lambda path: os.utime(path, (1, 1)), "has changed"),
+        (lambda path: shutil.copy2(path, path.with_name("new")) and path.with_name("new").replace(path), "has changed"),
+    ],
+    ids=["shrunk", "deleted", "written", "replaced by its like"],
 )
 def test_file_that_changes_after_it_was_opened_is_refused(act, words, write_model, llama_tensors):
     directory = write_model(llama_tensors())

@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from docs_sim.cli.app import main
 from docs_sim.cli.output import default_directory
 
+from docs_sim.__main__ import main
 from docs_sim.analyses.selection import ranges
 from docs_sim.checkpoint.source import BUILT_IN, aliases
 
@@ -480,7 +480,7 @@ def test_inspect_reads_headers_only_and_never_imports_torch(write_raw, tmp_path)
     path = write_raw(header)
     os.truncate(path, path.stat().st_size + size)
     program = (
-        "import sys; from docs_sim.cli.app import main\n"
+        "import sys; from docs_sim.__main__ import main\n"
         "try: main()\n"
         "except SystemExit as end: assert not end.code, end\n"
         "assert not {'torch', 'transformers', 'matplotlib'} & sys.modules.keys()"
@@ -495,7 +495,7 @@ def test_inspect_reads_headers_only_and_never_imports_torch(write_raw, tmp_path)
 @pytest.mark.parametrize("arguments", [["--help"], ["heatmap", "--help"], ["models"], ["--version"]], ids=" ".join)
 def test_what_must_be_quick_imports_nothing_heavy(arguments):
     program = (
-        "import sys; from docs_sim.cli.app import main\n"
+        "import sys; from docs_sim.__main__ import main\n"
         "try: main()\n"
         "except SystemExit as end: assert not end.code, end\n"
         "assert not {'torch', 'transformers', 'matplotlib', 'pandas', 'scipy'} & sys.modules.keys()"
