@@ -62,7 +62,9 @@ def _terminate(number: int, _: FrameType | None) -> None:
 
 def _run(arguments: list[str], *, debug: bool) -> int:
     try:
-        return int(app(arguments, standalone_mode=False) or 0)
+        status = int(app(arguments, standalone_mode=False) or 0)
+        if status == _INTERRUPTED:  # what typer makes of Ctrl-C
+            raise KeyboardInterrupt
     except _UsageError as error:
         command = f" {arguments[0]}" if arguments and arguments[0] in _COMMANDS else ""
         message = error.format_message()  # type: ignore[attr-defined]
@@ -77,6 +79,8 @@ def _run(arguments: list[str], *, debug: bool) -> int:
         return code if isinstance(code, int) and code > 128 else 0
     except Exception as error:
         return _fail(1, f"a fault of docs-sim: {type(error).__name__}: {error}; --debug shows where", debug)
+    else:
+        return status
     finally:
         close_output()
 

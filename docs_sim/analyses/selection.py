@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from docs_sim.checkpoint import Checkpoint, WeightMatrix
 from docs_sim.checkpoint.matrix import concatenate
+from docs_sim.checkpoint.matrix_names import canonical_name
 from docs_sim.errors import InputError, shown
 
 
@@ -63,7 +64,7 @@ def select_layers(
     Raises:
         InputError: if the matrix, a layer, an expert or a stack is not there, or is stored in a way that is not read.
     """
-    candidates = _of_stack(checkpoint.matrices(matrix), stack, checkpoint.name)
+    candidates = _of_stack(checkpoint.matrices(canonical_name(matrix)), stack, checkpoint.name)
     name = candidates[0].name
     by_layer: dict[int, list[WeightMatrix]] = defaultdict(list)
     for candidate in candidates:

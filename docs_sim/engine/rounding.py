@@ -7,7 +7,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from docs_sim.indices.docs import Tile, chance_fit, unit_columns
+from docs_sim.indices.docs import CHUNK, Tile, chance_fit, unit_columns
 
 # Section 2 of the design promises 2e-5 of float64; the rest is left for float32 and for what the estimate neglects.
 TOLERANCE = 1.6e-5
@@ -55,9 +55,10 @@ def rounded_neurons(matrix: Tensor, device: torch.device) -> RoundedNeurons:
         rounded = bits.view(torch.float32)
         rows[filled : filled + len(exact)] = rounded
         filled += len(exact)
-        energy += exact[::_THINNING].square().sum(0)
-        error += (rounded - exact)[::_THINNING].square_().sum(0)
-        measured += len(exact[::_THINNING])
+        thinned = exact[::_THINNING]
+        energy += thinned.square().sum(0)
+        error += (rounded[::_THINNING] - thinned).square_().sum(0)
+        measured += len(thinned)
     if filled == 0:
         raise ValueError("holds only zero columns, which have no direction")
     return RoundedNeurons(rows[:filled], energy / measured, error / measured)
@@ -67,7 +68,7 @@ def rounded_neurons(matrix: Tensor, device: torch.device) -> RoundedNeurons:
 def _noise(n: int, device: torch.device) -> Tensor:
     """Uniform numbers below one bfloat16 step of a float32 mantissa, wide enough to be shifted for each chunk."""
     generator = torch.Generator().manual_seed(0)
-    return torch.randint(1 << _DROPPED_BITS, (1024, n + _SHIFTS), dtype=torch.int32, generator=generator).to(device)
+    return torch.randint(1 << _DROPPED_BITS, (CHUNK, n + _SHIFTS), dtype=torch.int32, generator=generator).to(device)
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def product_noise(x: RoundedNeurons, y: RoundedNeurons, product_dtype: torch.dty
     ]
     largest, errors = (torch.cat([getattr(sample, name) for sample in samples]) for name in ("largest", "errors"))
     bias = abs(float(errors.mean()))
-    by_chance = 3 * float(errors.std(correction=0)) / math.sqrt(len(errors))
+    by_chance = 3.5 * float(errors.std(correction=0)) / math.sqrt(len(errors))
     return ProductNoise(
         neurons=variance,
         product=_uniform_variance(_steps(largest, product_dtype)),

@@ -18,7 +18,8 @@ from docs_sim.indices.gumbel import fit_gumbel
 from docs_sim.indices.precision import full_float32
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-_CHUNK = 1024
+CHUNK = 512  # neurons that are normalised at once: temporaries stay small
+_TILE_ROWS = 1024
 _CHANCE_NODES = 20_000
 
 
@@ -30,7 +31,7 @@ def unit_columns(matrix: Tensor, dtype: torch.dtype, device: torch.device | str 
     Raises:
         ValueError: if an entry is NaN or infinite.
     """
-    for chunk in matrix.T.split(_CHUNK):
+    for chunk in matrix.T.split(CHUNK):
         # The largest entry is divided out first: squares of float16-sized or float32-sized extremes over- or underflow.
         rows = chunk.to(device=device or matrix.device, dtype=torch.promote_types(matrix.dtype, dtype)).contiguous()
         peaks = rows.abs().amax(1, keepdim=True)
@@ -40,7 +41,7 @@ def unit_columns(matrix: Tensor, dtype: torch.dtype, device: torch.device | str 
         if not bool(nonzero.all()):
             rows, peaks = rows[nonzero], peaks[nonzero]
         rows = (rows / peaks).to(dtype)
-        yield rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+        yield rows.div_(torch.linalg.vector_norm(rows, dim=1, keepdim=True))
 
 
 def unit_neurons(matrix: Tensor, dtype: torch.dtype, device: torch.device | str | None = None) -> Tensor:
@@ -162,7 +163,7 @@ def _similarity(x: ArrayLike | Tensor, y: ArrayLike | Tensor, matches: Matches) 
     neurons_x, neurons_y = _named_unit_neurons("x", sides[0], wide), _named_unit_neurons("y", sides[1], wide)
     if matches is best_matches and same_neurons(neurons_x, neurons_y):
         return 1.0
-    tile = Tile(torch.empty(_CHUNK**2, dtype=wide, device=neurons_x.device), _CHUNK)
+    tile = Tile(torch.empty(_TILE_ROWS**2, dtype=wide, device=neurons_x.device), _TILE_ROWS)
     with full_float32():
         samples = matches(neurons_x, neurons_y, tile)
     locations = [float(fit_gumbel(sample).location) for sample in samples]

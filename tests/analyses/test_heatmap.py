@@ -131,6 +131,12 @@ def test_zero_columns_are_counted_and_left_out(write_model, llama_tensors):
         ({"layers": [1]}, "at least two layers"),
         ({"layers": "7"}, "there are 0-2"),
         ({"experts": 0}, "no experts"),
+        ({"layers": 1}, "at least two layers"),
+        ({"matrix": None}, "unknown matrix"),
+        ({"memory_budget": 0}, "above zero"),
+        ({"memory_budget": -1}, "above zero"),
+        ({"memory_budget": "4GiB"}, "number of bytes"),
+        ({"memory_budget": 1e9}, "number of bytes"),
     ],
     ids=str,
 )
@@ -293,3 +299,19 @@ def test_demo_has_eight_layers():
     found = docs_sim.heatmap("demo", matrix="mlp_up")
     assert found.values.shape == (8, 8)
     assert np.median(found.values[np.triu_indices(8, 1)]) > found.chance
+
+
+def test_a_result_may_be_compared_and_shown(small):
+    assert [small] != [None]  # a dataclass that compares arrays cannot answer
+    assert len(repr(small)) < 1000
+
+
+def test_one_format_may_be_given_as_text(small, tmp_path):
+    assert {path.name for path in small.save(tmp_path, formats="svg")} == FILES - {"heatmap.png"} | {"heatmap.svg"}
+
+
+@pytest.mark.parametrize("choice", [{"formats": ["bmp"]}, {"formats": "bmp"}, {"scale": "log"}], ids=str)
+def test_unknown_choice_writes_nothing(choice, small, tmp_path):
+    with pytest.raises(InputError, match=r"known: (png|raw)"):
+        small.save(tmp_path / "o", **choice)
+    assert not (tmp_path / "o").exists()

@@ -67,6 +67,28 @@ def test_layer_that_is_not_there(layers, dense):
         select_layers(dense, "mlp_up", layers)
 
 
+def test_storage_that_cannot_be_read_is_refused_before_the_work(write_model, llama_tensors):
+    tensors = llama_tensors(4)
+    late = "model.layers.3.mlp.up_proj.weight"
+    tensors[late] = tensors[late].to(torch.float8_e4m3fn)
+    mixed = open_checkpoint(write_model(tensors))
+    with pytest.raises(InputError, match=f"'{late}' is stored as F8_E4M3"):
+        select_layers(mixed, "mlp_up")
+    assert len(select_layers(mixed, "mlp_up", "0-2")[0]) == 3
+
+
+@pytest.mark.parametrize("layers", [-1, [-1], ["a"], [0.5], [None], True])
+def test_what_is_no_layer_number(layers, dense):
+    with pytest.raises(InputError, match="write them like"):
+        select_layers(dense, "mlp_up", layers)
+
+
+@pytest.mark.parametrize("name", [None, 3, ""])
+def test_what_is_no_matrix_name(name, dense):
+    with pytest.raises(InputError, match="unknown matrix"):
+        select_layers(dense, name)
+
+
 def test_no_layer_at_all_is_an_error_about_layers(dense):
     with pytest.raises(InputError, match="layer") as caught:
         select_layers(dense, "mlp_up", [])

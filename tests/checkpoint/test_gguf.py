@@ -214,3 +214,44 @@ def test_missing_package_names_the_install_command(write_gguf, monkeypatch):
     with pytest.raises(MissingExtraError, match=r"pip install 'docs-sim\[gguf\]'") as caught:
         open_checkpoint(path)
     assert "tiny.gguf" in str(caught.value)
+
+
+def offset_of(path: Path, name: str) -> int:
+    """Where the file says at which offset the tensor lies: after its name, dimensions and kind."""
+    start = path.read_bytes().index(name.encode()) + len(name)
+    dimensions = int.from_bytes(path.read_bytes()[start : start + 4], "little")
+    return start + 4 + 8 * dimensions + 4
+
+
+@pytest.mark.parametrize(("offset", "words"), [(0, "overlap"), (20, "overlap|aligned"), (2**20 + 1, "valid")])
+def test_offset_that_leads_elsewhere_is_refused(offset, words, write_gguf):
+    down = "blk.0.ffn_down.weight"
+    path = write_gguf({UP: (weights(shape=(2, 8)), Kind.F32), down: (weights(shape=(8, 2)), Kind.F32)})
+    content, place = bytearray(path.read_bytes()), offset_of(path, down)
+    content[place : place + 8] = struct.pack("<Q", offset)
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=words):
+        open_checkpoint(path)
+
+
+def test_tensor_that_is_not_aligned_is_refused(write_gguf):
+    path = write_gguf({UP: (weights(shape=(2, 8)), Kind.F32)})
+    content, place = bytearray(path.read_bytes()), offset_of(path, UP)
+    content[place : place + 8] = struct.pack("<Q", 4)
+    path.write_bytes(content + bytes(4))
+    with pytest.raises(InputError, match="aligned"):
+        open_checkpoint(path)
+
+
+def test_file_of_a_big_endian_machine_is_refused_as_such(write_gguf):
+    path = write_gguf({UP: (weights(), Kind.F32)})
+    path.write_bytes(b"GGUF" + struct.pack(">I", 3) + path.read_bytes()[8:])
+    with pytest.raises(InputError, match="big-endian"):
+        open_checkpoint(path)
+
+
+def test_file_that_is_replaced_after_it_was_opened_is_refused(write_gguf):
+    matrix = open_checkpoint(write_gguf({UP: (weights(), Kind.F32)})).matrices("mlp_up")[0]
+    write_gguf({UP: (2 * weights(), Kind.F32)})
+    with pytest.raises(InputError, match="has changed"):
+        matrix.load()

@@ -351,3 +351,14 @@ def test_layout_files_name_canonical_matrices_only():
         fused = [name for names in layout.fused.values() for name in names]
         named = {*layout.dense.values(), *layout.experts.values(), *layout.shared.values(), *fused}
         assert named | {*layout.outside.values()} <= ALIASES.keys(), layout.name
+
+
+def test_many_fused_layers_take_no_long_time(write_raw, open_with_little_time):
+    header, position = {}, 0
+    for layer in range(20_000):
+        for path, shape in (("self_attn.qkv_proj", (3, 1)), ("self_attn.o_proj", (1, 1))):
+            size = 2 * shape[0]
+            entry = {"dtype": "BF16", "shape": shape, "data_offsets": [position, position + size]}
+            header[f"model.layers.{layer}.{path}.weight"] = entry
+            position += size
+    assert open_with_little_time(write_raw(header, bytes(position))) == "opened"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from docs_sim.checkpoint import open_checkpoint
 from docs_sim.checkpoint.header import DTYPES
@@ -75,6 +75,10 @@ DAMAGE = {
     "shard with a zero byte": (lambda d: change_index(d, x="a\0b"), "outside its directory"),
     "shard without a name": (lambda d: change_index(d, x=""), INDEX),
     "shard is the directory": (lambda d: change_index(d, x="."), INDEX),
+    "tensor in two shards": (
+        lambda d: save_file({Q_PROJ: torch.zeros(1)} | load_file(d / SHARDS[1]), d / SHARDS[1]),
+        f"{SHARDS[0]} and {SHARDS[1]}",
+    ),
     "index not JSON": (lambda d: (d / INDEX).write_text("{'weight_map': {}}"), "not valid JSON"),
     "index empty": (lambda d: (d / INDEX).write_text(""), "not valid JSON"),
     "index not UTF-8": (lambda d: (d / INDEX).write_bytes(b'{"weight_map": "\xff"}'), "not valid JSON"),
@@ -120,6 +124,16 @@ def test_tensor_that_the_index_forgets_is_not_lost_silently(sharded):
 )
 def test_architecture_is_what_the_config_says(config, expected, write_model, llama_tensors):
     assert open_checkpoint(write_model(llama_tensors(), config=config)).architecture == expected
+
+
+def test_config_may_begin_with_a_byte_order_mark(write_model, llama_tensors):
+    directory = write_model(llama_tensors())
+    (directory / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8-sig")
+    assert open_checkpoint(directory).architecture == "llama"
+
+
+def test_checkpoint_shows_itself_in_one_line(write_model, llama_tensors):
+    assert len(repr(open_checkpoint(write_model(llama_tensors())))) < 400
 
 
 def test_checkpoint_dtype_is_that_of_most_bytes(write_model, llama_tensors):

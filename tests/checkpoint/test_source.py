@@ -216,7 +216,7 @@ def test_every_revision_that_the_message_names_is_accepted(hub_cache):
         assert open_checkpoint(LLAMA, revision).source.revision in (OLD, NEW)
 
 
-@pytest.mark.parametrize("content", [b"../../../x", b"", b"\xff\xfe", b"gone"])
+@pytest.mark.parametrize("content", [b"../../../x", b"", b"\xff\xfe", b"gone", OLD.encode() + b"x" * 10**6])
 def test_reference_to_no_snapshot_is_refused(content, hub_cache):
     (hub_cache / "refs" / "v1").write_bytes(content)
     with pytest.raises(InputError, match="v1"):
@@ -234,6 +234,35 @@ def test_blob_that_is_not_yet_downloaded(hub_cache):
 def test_model_that_is_not_in_the_cache(model, hub_cache):
     with pytest.raises(InputError, match="hf download"):
         open_checkpoint(model)
+
+
+def test_cache_that_may_not_be_read(hub_cache, monkeypatch):
+    def refuse(path: Path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    for question in (lambda: open_checkpoint(LLAMA), lambda: is_cached(LLAMA)):
+        with pytest.raises(InputError, match="Permission denied"):
+            question()
+
+
+def test_folder_that_may_not_be_read(folder, monkeypatch):
+    def refuse(path: Path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    path = folder("model.safetensors")
+    for method in ("is_file", "exists"):
+        monkeypatch.setattr(Path, method, refuse)
+        with pytest.raises(InputError, match="Permission denied"):
+            open_checkpoint(path)
+
+
+def test_working_directory_that_is_gone(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(InputError):
+        open_checkpoint(".")
 
 
 def test_cached_models_are_known(hub_cache):

@@ -15,11 +15,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from docs_sim.cli.output import default_directory
+from docs_sim.cli.output import default_directory, progress_bar
 
 from docs_sim.__main__ import main
 from docs_sim.analyses.selection import ranges
 from docs_sim.checkpoint.source import BUILT_IN, aliases
+from docs_sim.errors import InputError
 
 FILES = {"result.json", "grid.csv", "pairs.csv", "heatmap.png"}
 PROGRAM = Path(sys.executable).with_name("docs-sim")
@@ -236,6 +237,9 @@ BAD_OPTIONS = {
     "colours reversed": (["--vmin", "1", "--vmax", "0"], "--vmin must be below --vmax"),
     "colours without extent": (["--vmin", "0.5", "--vmax", "0.5"], "--vmin"),
     "colours not finite": (["--vmax", "nan"], "nan"),
+    "colours too far apart": (["--vmin=-1e308", "--vmax", "1e308"], "--vmin"),
+    "out is empty": (["--out", ""], "--out is empty"),
+    "matrix of a million letters": (["--matrix", "x" * 10**6], "unknown matrix"),
     "colour no number": (["--vmin", "low"], "--vmin"),
     "memory nonsense": (["--memory-budget", "plenty"], "'plenty'"),
     "memory of nothing": (["--memory-budget", "0"], "'0'"),
@@ -260,6 +264,7 @@ def test_bad_option_is_one_line_and_leaves_no_trace(fault, run, model, tmp_path)
     ended = run("heatmap", model, *options)
     assert (ended.status, ended.out, len(ended.lines)) == (2, "", 1)
     assert words in ended.err
+    assert len(ended.err) < 1000
     assert contents(tmp_path) == before
 
 
@@ -270,6 +275,7 @@ def test_bad_option_is_one_line_and_leaves_no_trace(fault, run, model, tmp_path)
         (["inspect"], "Missing argument 'MODEL'"),
         (["inspect", "no-such-model"], "docs-sim models"),
         (["inspect", "./no-such"], "no such file or directory"),
+        (["inspect", "--", "--debug"], "--debug: no such file"),
         (["inspect", "someone/model"], "hf download someone/model"),
         (["inspect", "llama-3.1-8"], "did you mean"),
         (["inspect", "line\nbreak"], "line break"),
@@ -424,6 +430,17 @@ def test_inspect_of_an_empty_checkpoint(run, write_raw):
     assert "0 tensors" in ended.out
 
 
+def test_models_when_the_cache_cannot_be_read(run, monkeypatch):
+    def refuse(hub_id: str) -> bool:
+        raise InputError("cache: cannot be read: Permission denied")
+
+    monkeypatch.setattr("docs_sim.checkpoint.hub.is_cached", refuse)
+    ended = run("models", "--json")
+    assert ended.status == 0
+    assert "docs-sim: warning: cache: cannot be read: Permission denied" in ended.lines
+    assert {entry["cached"] for entry in json.loads(ended.out)["aliases"].values()} == {None}
+
+
 def test_models(run, monkeypatch, tmp_path):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     snapshot = tmp_path / "models--openai-community--gpt2" / "snapshots" / ("0" * 40)
@@ -535,15 +552,93 @@ def test_two_runs_at_once_into_one_directory(model, tmp_path):
     assert all(json.loads(out)["values"] == result["values"] for out, _ in outputs)
 
 
-def test_interrupt_ends_with_130_and_no_files(write_model, tmp_path):
+@pytest.fixture
+def long_work(write_model) -> Path:
+    """A model whose heatmap takes some seconds."""
     random = torch.Generator().manual_seed(0)
-    shape = (2048, 512)
+    shape = (4096, 512)
     tensors = {f"layers.{layer}.mlp.up_proj.weight": torch.randn(shape, generator=random) for layer in range(12)}
-    running = start("heatmap", write_model(tensors), "--out", "o", cwd=tmp_path)
-    while not (tmp_path / "o").exists() and running.poll() is None:
-        time.sleep(0.01)  # the directory is made just before the work
-    running.send_signal(signal.SIGINT)
+    return write_model(tensors)
+
+
+def started_work(model: Path, cwd: Path) -> subprocess.Popen:
+    """A heatmap that has just begun its work: it makes its directory first."""
+    running = start("heatmap", model, "--out", "o", cwd=cwd)
+    while not (cwd / "o").exists() and running.poll() is None:
+        time.sleep(0.01)
+    return running
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"])
+def test_signal_leaves_no_files(number, status, long_work, tmp_path):
+    running = started_work(long_work, tmp_path)
+    running.send_signal(number)
     out, err = running.communicate()
-    assert (running.returncode, out) == (130, "")
-    assert err in ("", "docs-sim: interrupted\n")
+    assert (running.returncode, out) == (status, "")
+    assert err == ("docs-sim: interrupted\n" if number == signal.SIGINT else "")
     assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("seconds", [0.05, 0.1, 0.15, 0.2, 0.3, 0.6])
+def test_early_interrupt_shows_no_traceback_of_ours(seconds, long_work, tmp_path):
+    running = start("heatmap", long_work, "--out", "o", cwd=tmp_path)
+    time.sleep(seconds)
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate()
+    assert "docs_sim" not in err, "before our first line Python has a traceback of its own"
+    assert not (tmp_path / "o").exists()
+
+
+CLOSED = {"output": ">&-", "errors": "2>&-", "both": ">&- 2>&-", "all": "<&- >&- 2>&-"}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="streams of a POSIX shell")
+@pytest.mark.parametrize("streams", CLOSED)
+@pytest.mark.parametrize(("arguments", "status"), [("models", 0), ("heatmap demo --out o", 0), ("inspect none", 2)])
+def test_closed_streams_are_no_fault(arguments, status, streams, tmp_path):
+    command = f"{PROGRAM} {arguments} {CLOSED[streams]}"
+    ended = subprocess.run(["sh", "-c", command], check=False, cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == status
+    assert "Traceback" not in ended.stderr
+    if "heatmap" in arguments:
+        assert contents(tmp_path / "o").keys() == {Path(name) for name in FILES}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_full_disk_is_told(tmp_path):
+    for stream, told in (("stdout", "No space left"), ("stderr", "")):
+        with Path("/dev/full").open("w") as full:
+            ended = start("models" if stream == "stdout" else "bogus", cwd=tmp_path, **{stream: full})
+        _, err = ended.communicate()
+        assert ended.returncode == 2
+        assert told in (err or "")
+        assert (err or "").count("\n") == (stream == "stdout")
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_letters_that_the_terminal_lacks(stream, write_model, llama_tensors, tmp_path):
+    directory = write_model(llama_tensors(), "modèle-模型")
+    path = directory if stream == "stdout" else directory / "nicht-da"
+    ended = start("inspect", path, cwd=tmp_path, env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    out, err = ended.communicate()
+    assert ended.returncode == (0 if stream == "stdout" else 2)
+    assert "mod\\xe8le-\\u6a21\\u578b" in (out if stream == "stdout" else err)
+
+
+def test_the_package_is_a_program(tmp_path):
+    command = [sys.executable, "-m", "docs_sim", "models"]
+    assert "demo-moe" in subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path).stdout
+
+
+def test_progress_shows_names_harmlessly(monkeypatch, capfd):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr("docs_sim.cli.output._PATIENCE", 0.0)
+    with progress_bar("[bold]\x1b[2J[/x] mlp_up", quiet=False) as progress:
+        time.sleep(0.05)
+        progress(1, 2)
+        time.sleep(0.2)
+    shown = capfd.readouterr().err
+    assert "[bold]\\x1b[2J[/x] mlp_up" in shown
+    assert "\x1b[2J" not in shown

@@ -1,5 +1,7 @@
 """DOCS as mathematics: invariances, closed forms, chance, and brute force in float64."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -168,3 +170,29 @@ def test_takes_the_weights_of_a_live_model() -> None:
 def test_an_error_says_which_side_is_broken() -> None:
     with pytest.raises(ValueError, match="y holds NaN"):
         docs(np.ones((2, 2)), np.full((2, 2), np.nan))
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 4), (4, 0, 1), (4, 1, -1)])
+def test_no_chance_without_a_matrix(shape: tuple[int, int, int]) -> None:
+    with pytest.raises(ValueError, match="no matrix"):
+        docs_sim.chance_level(*shape)
+
+
+def test_products_are_full_products_whatever_the_program_allows() -> None:
+    x, y = gaussian(256, 300, 1).float(), gaussian(256, 300, 2).float()
+    expected = docs(x, y)
+    torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+    try:
+        assert docs(x, y) == expected
+        assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"
+    finally:
+        torch.backends.mkldnn.matmul.fp32_precision = "none"
+
+
+def test_computations_at_once_leave_the_switches_as_they_were() -> None:
+    x, y = gaussian(64, 80, 1).float(), gaussian(64, 80, 2).float()
+    before = torch.backends.mkldnn.matmul.fp32_precision
+    with ThreadPoolExecutor(8) as pool:
+        values = set(pool.map(lambda _: docs(x, y), range(64)))
+    assert len(values) == 1
+    assert torch.backends.mkldnn.matmul.fp32_precision == before
