@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -302,7 +303,7 @@ def test_demo_has_eight_layers():
 
 
 def test_a_result_may_be_compared_and_shown(small):
-    assert [small] != [None]  # a dataclass that compares arrays cannot answer
+    assert small != replace(small)  # by identity: arrays have no one answer
     assert len(repr(small)) < 1000
 
 
