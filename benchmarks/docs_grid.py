@@ -65,10 +65,12 @@ def measured(work: Callable[[], object]) -> tuple[float, float]:
     watcher = threading.Thread(target=watch)
     watcher.start()
     started = time.perf_counter()
-    work()
-    seconds = time.perf_counter() - started
-    done.set()
-    watcher.join()
+    try:
+        work()
+        seconds = time.perf_counter() - started
+    finally:
+        done.set()
+        watcher.join()
     return seconds, max(0, peak[0] - before) / 1e6
 
 

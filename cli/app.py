@@ -68,21 +68,27 @@ def _run(arguments: list[str], *, debug: bool) -> int:
     except _UsageError as error:
         command = f" {arguments[0]}" if arguments and arguments[0] in _COMMANDS else ""
         message = error.format_message()  # type: ignore[attr-defined]
-        return _fail(2, f"{message} See `docs-sim{command} --help`.", debug)
+        message = message.removeprefix("Invalid value: Value error, ").replace("Value error, ", "").rstrip(".")
+        return _fail(2, f"{message}. See `docs-sim{command} --help`.", debug)
     except InputError as error:
         return _fail(2, str(error), debug)
     except KeyboardInterrupt:
         return _fail(_INTERRUPTED, "interrupted", debug)
     except (BrokenPipeError, SystemExit) as end:
-        # The reader of a pipe is gone and has seen enough: typer then ends with 1 by itself.
-        code = getattr(end, "code", 0)
-        return code if isinstance(code, int) and code > 128 else 0
+        return _status_of_end(end)
     except Exception as error:
         return _fail(1, f"a fault of docs-sim: {type(error).__name__}: {error}; --debug shows where", debug)
     else:
         return status
     finally:
         close_output()
+
+
+def _status_of_end(end: BrokenPipeError | SystemExit) -> int:
+    """0 if the reader of a pipe is gone, which has seen what it wanted; typer makes an end of its own of that."""
+    if isinstance(end, BrokenPipeError) or isinstance(end.__context__, BrokenPipeError):
+        return 0
+    return end.code if isinstance(end.code, int) else 1
 
 
 def _fail(status: int, message: str, debug: bool) -> int:

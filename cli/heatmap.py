@@ -22,7 +22,7 @@ def heatmap(
     vmax: Annotated[float | None, typer.Option("--vmax", help="Upper end of the colour scale.")] = None,
     formats: Annotated[
         list[options.Format] | None,
-        typer.Option("--format", help="Format of the figure; may be repeated.  [default: png]"),
+        typer.Option("--format", help="Format of the figure; may be repeated. Default: png."),
     ] = None,
     revision: options.Revision = None,
     out: options.Out = None,
@@ -51,9 +51,11 @@ def heatmap(
     name = checkpoint.matrices(matrix)[0].name
     choices = [
         "" if index == "docs" else index,
-        f"layers-{layers}" if layers else "",
+        f"layers-{layers.replace(' ', '')}" if layers else "",
         "" if experts == "concat" else f"experts-{experts}",
         stack or "",
+        f"revision-{revision}" if revision else "",
+        "" if precision == options.Precision.auto else precision.value,
     ]
     directory = out or default_directory("heatmap", checkpoint.name, name, *choices)
     with reserved(directory):

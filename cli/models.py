@@ -28,11 +28,8 @@ def _cached(hub_ids: list[str]) -> dict[str, bool | None]:
     """Which models are in the cache; None where that cannot be found out."""
     from docs_sim.checkpoint.hub import is_cached
 
-    cached: dict[str, bool | None] = {}
-    for hub_id in hub_ids:
-        try:
-            cached[hub_id] = is_cached(hub_id)
-        except InputError as error:
-            complain(f"warning: {error}")
-            cached[hub_id] = None
-    return cached
+    try:
+        return {hub_id: is_cached(hub_id) for hub_id in hub_ids}
+    except InputError as error:
+        complain(f"warning: {error}")
+        return dict.fromkeys(hub_ids)

@@ -23,7 +23,8 @@ Model = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A directory, a .safetensors or .gguf file, a Hub id in the local cache, a short alias, or demo.",
+        help="A directory, a .safetensors or .gguf file, a Hub id in the local cache, a short alias, or demo "
+        "(demo-tuned, demo-moe).",
     ),
 ]
 Matrix = Annotated[str, typer.Option("--matrix", "-m", help="Which weight matrix: mlp_up, attn_q, ... or an alias.")]
@@ -43,9 +44,13 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on 
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1 or mps.")]
 MemoryBudget = Annotated[
     str | None,
-    typer.Option("--memory-budget", help="Memory for weights at work, such as 4GiB.  [default: half of what is free]"),
+    typer.Option(
+        "--memory-budget",
+        help="Memory for weights at work, such as 4GiB, at least that of two matrices. Default: half of what is free.",
+    ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no summary; warnings and errors only.")]
+# Taken out by app.run before a command sees it; each command lists it for its help.
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 

@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> None:
-    """Run the program: 0 done, 2 wrong input (one line), 1 a fault of docs-sim, 130 interrupted."""
+    """Run the program: 0 done, 2 wrong input (one line), 1 a fault of docs-sim, 130 interrupted, 143 ended."""
     try:
         from docs_sim.cli.app import run
 

@@ -20,7 +20,7 @@ from docs_sim.errors import InputError, shown
 from docs_sim.indices.docs import QUANTILES, excess
 from docs_sim.indices.gini import mean_gini
 from docs_sim.indices.table import INDICES
-from docs_sim.report.files import json_text, write_files
+from docs_sim.report.files import RESULT, json_text, write_files
 from docs_sim.report.grids import FORMATS, GridFigure, draw_grid, figure_bytes
 
 if TYPE_CHECKING:
@@ -82,8 +82,9 @@ class Heatmap:
         return mean_gini(self.values)
 
     def to_frame(self) -> pd.DataFrame:
-        """The similarities as a frame, labelled by layer."""
-        return pd.DataFrame(self.values, index=self.labels, columns=self.labels)
+        """The similarities as a frame, labelled by layer number."""
+        layers = [int(label) for label in self.labels]
+        return pd.DataFrame(self.values, index=layers, columns=layers)
 
     def pairs(self) -> pd.DataFrame:
         """One row for each pair of layers: similarity, excess, and the Gumbel fit of both sides (x and y)."""
@@ -190,7 +191,7 @@ class Heatmap:
         stale = [name for suffix in FORMATS if (name := f"heatmap.{suffix}") not in contents]
         contents["grid.csv"] = self.to_frame().to_csv(index_label="layer").encode()
         contents["pairs.csv"] = self.pairs().to_csv(index=False).encode()
-        contents["result.json"] = json_text(self.to_dict()).encode()
+        contents[RESULT] = json_text(self.to_dict()).encode()
         return write_files(Path(directory), contents, stale)
 
 

@@ -139,6 +139,8 @@ def _of_experts(matrices: list[WeightMatrix], experts: str | int) -> WeightMatri
 
 
 def _expert_words(experts: str | int) -> str:
+    if str(experts).lower() == "concat":
+        return "routed experts in tensors of their own"
     return "shared expert" if str(experts).lower() == "shared" else f"expert {experts}"
 
 

@@ -1,4 +1,4 @@
-"""Which version of a file was opened: a file that is replaced during the work would be mixed with the old one."""
+"""Which version of a file was opened: one that is replaced before a tensor is read would be mixed with the old one."""
 
 import os
 from dataclasses import dataclass

@@ -47,8 +47,6 @@ def read_gguf_tensors(path: Path) -> tuple[dict[str, StoredTensor], str | None]:
         raise InputError(f"{path}: is cut short or not a valid GGUF file ({error}); download it again") from error
     if count > 1:
         raise InputError(f"{path}: is one of {count} parts; join them with `llama-gguf-split --merge` first")
-    if len(tensors) != len(reader.tensors):
-        raise InputError(f"{path}: names a tensor twice")
     return tensors, name
 
 
@@ -154,7 +152,10 @@ def _read(path: Path, tensor: Any, shape: tuple[int, ...], state: FileState) -> 
     import torch
     from gguf import GGMLQuantizationType, dequantize
 
-    state.check(path.stat(), path)
+    try:
+        state.check(path.stat(), path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     kinds = GGMLQuantizationType
     if tensor.tensor_type == kinds.BF16:
         return torch.from_numpy(tensor.data).view(torch.bfloat16).view(shape)

@@ -91,18 +91,23 @@ def _read_shards(index: Path) -> dict[str, StoredTensor]:
     for name, shard in weight_map.items():
         if name not in shards[shard]:
             raise InputError(f"{index}: says that {shard} holds {shown(name)}, which it does not")
-    return _joined(index, shards)
+    return _joined(index, shards, weight_map)
 
 
-def _joined(index: Path, shards: dict[str, dict[str, StoredTensor]]) -> dict[str, StoredTensor]:
-    """The tensors of all shards, also those that the index does not list."""
+def _joined(
+    index: Path, shards: dict[str, dict[str, StoredTensor]], weight_map: dict[str, str]
+) -> dict[str, StoredTensor]:
+    """The tensors of all shards, also those that the index does not list; a copy is listed with its shard."""
     joined: dict[str, StoredTensor] = {}
-    for tensors in shards.values():
+    for shard, tensors in shards.items():
         for name, tensor in tensors.items():
-            if name in joined:
+            if weight_map.get(name, shard) != shard:
+                joined[f"{name} (again, in {shard})"] = tensor
+            elif name in joined:
                 places = f"{joined[name].path.name} and {tensor.path.name}"
-                raise InputError(f"{index}: {shown(name)} is in two shards, {places}; remove the one that is not used")
-            joined[name] = tensor
+                raise InputError(f"{index}: does not say which {shown(name)} is used, that of {places}")
+            else:
+                joined[name] = tensor
     return joined
 
 

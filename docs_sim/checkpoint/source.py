@@ -18,7 +18,9 @@ BUILT_IN = {
 }
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _SHARD = re.compile(r"-\d{1,6}-of-(\d{1,6})\.safetensors$")
-_PLAIN_FOLDERS = {"model", "models", "model_weights", "weights", "checkpoint", "final", "output", "merged"}
+_PLAIN_FOLDERS = re.compile(
+    r"models?|model_weights|weights|(checkpoint|step|epoch)([-_]?\d+)?|final|output|merged|best|last", re.I
+)
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 _CONVERSION = (
     "files that need unpickling are not read; convert them with transformers: "
@@ -126,7 +128,7 @@ def _local_source(path: Path) -> Source:
 def _folder_name(directory: Path) -> str:
     """What to call a model by its folder; one that is just called ``model`` goes by its parent as well."""
     name = directory.name or "root"
-    return f"{directory.parent.name}-{name}" if name.lower() in _PLAIN_FOLDERS and directory.parent.name else name
+    return f"{directory.parent.name}-{name}" if _PLAIN_FOLDERS.fullmatch(name) and directory.parent.name else name
 
 
 def _part_of_many(name: str) -> bool:

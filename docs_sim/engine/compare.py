@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from docs_sim.engine.device import tile_rows
+from docs_sim.engine.match_sample import MatchSample
 from docs_sim.engine.prepared import PreparedMatrices
-from docs_sim.engine.rounding import EXACT_INPUT, TOLERANCE, ProductNoise, RoundedNeurons, location_error, product_noise
+from docs_sim.engine.rounding import TOLERANCE, ProductNoise, RoundedNeurons, location_error, product_noise
 from docs_sim.indices.docs import QUANTILES, Matches, Tile, best_matches, same_neurons
 from docs_sim.indices.gumbel import fit_gumbel
 
@@ -41,12 +42,11 @@ class Comparison:
 
 @dataclass(frozen=True)
 class _Product:
-    """What is kept of a product until its batch is fitted: s_X and s_Y, and the noise of the neurons."""
+    """What is kept of a product until its batch is fitted: s_X and s_Y, and the noise if it was rounded."""
 
     pair: Pair
     samples: tuple[Tensor, Tensor]
-    exact: bool
-    noise: ProductNoise
+    noise: ProductNoise | None
 
 
 class PairComparer:
@@ -96,10 +96,12 @@ class PairComparer:
         x, y = self.prepared.pair(pair, dtype, step)
         if isinstance(x, RoundedNeurons) and isinstance(y, RoundedNeurons):
             tile = self._tile(dtype)
-            return _Product(pair, self._matches(x.rows, y.rows, tile), False, product_noise(x, y, tile.buffer.dtype))
+            sample = MatchSample(x.rows, y.rows, tile.buffer.dtype)
+            matched = self._matches(x.rows, y.rows, sample.watched(tile))
+            return _Product(pair, matched, product_noise(x, y, sample))
         if self._matches is best_matches and same_neurons(x.rows, y.rows):
-            return _Product(pair, (x.rows.new_ones(len(x.rows)), y.rows.new_ones(len(y.rows))), True, EXACT_INPUT)
-        return _Product(pair, self._matches(x.rows, y.rows, self._tile(dtype)), True, EXACT_INPUT)
+            return _Product(pair, (x.rows.new_ones(len(x.rows)), y.rows.new_ones(len(y.rows))), None)
+        return _Product(pair, self._matches(x.rows, y.rows, self._tile(dtype)), None)
 
     def _tile(self, dtype: torch.dtype) -> Tile:
         product = product_result_dtype(dtype, self._device)
@@ -115,7 +117,7 @@ def product_result_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtyp
 
 
 def _too_coarse(product: _Product, comparison: Comparison) -> bool:
-    if product.exact:
+    if product.noise is None:
         return False
     count, scale = sum(comparison.neurons), min(side.scale for side in comparison.sides)
     return location_error(scale, samples=count, noise=product.noise) > TOLERANCE
@@ -135,7 +137,7 @@ def _fit(products: Sequence[_Product]) -> list[Comparison]:
             product.pair,
             (sides[2 * number], sides[2 * number + 1]),
             (len(product.samples[0]), len(product.samples[1])),
-            product.exact,
+            product.noise is None,
         )
         for number, product in enumerate(products)
     ]

@@ -1,5 +1,6 @@
 """The DOCS grid over a list of matrices: one product for every unordered pair, on one device or several."""
 
+import operator
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -69,7 +70,7 @@ def docs_grid(
         Similarities within 2e-5 of float64 on the stored weights.
 
     Raises:
-        InputError: if n differs, a matrix holds NaN, infinity or only zero columns, or the budget is none.
+        InputError: if n differs, a matrix holds NaN, infinity or only zero columns, or the budget is not above zero.
     """
     widths = {matrix.shape[0]: matrix.key for matrix in matrices}
     if len(widths) > 1:
@@ -78,7 +79,7 @@ def docs_grid(
     empty = next((matrix for matrix in matrices if 0 in matrix.shape), None)
     if empty is not None:
         raise InputError(f"{empty.key} has the shape {empty.shape}: there is nothing to compare")
-    if memory_budget is not None and (type(memory_budget) is not int or memory_budget <= 0):
+    if memory_budget is not None and not _is_positive(memory_budget):
         raise InputError(f"a memory budget is a number of bytes above zero, not {shown(memory_budget)}")
     devices = list(devices or find_devices())
     dtypes = [_first_dtype(matrices, index, precision, device) for device in devices]
@@ -101,6 +102,13 @@ def docs_grid(
         product=str(dtypes[0]).removeprefix("torch."),
         loads=sum(comparer.prepared.loads for comparer in comparers),
     )
+
+
+def _is_positive(number: object) -> bool:
+    try:
+        return not isinstance(number, bool) and operator.index(number) > 0  # type: ignore[arg-type]
+    except TypeError:
+        return False
 
 
 def _first_dtype(matrices: Sequence[LoadableMatrix], index: str, precision: str, device: torch.device) -> torch.dtype:

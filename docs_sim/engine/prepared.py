@@ -94,10 +94,14 @@ class PreparedMatrices:
     def _make_room(self, needed: int, partners: set[tuple[int, torch.dtype]], step: int) -> None:
         used = sum(neurons.rows.nbytes for neurons in self._kept.values())
         while used + needed > self._budget and self._kept.keys() - partners:
-            last_needed = max(self._kept.keys() - partners, key=lambda key: self._next_step(key[0], step))
-            used -= self._kept.pop(last_needed).rows.nbytes
+            least_needed = max(self._kept.keys() - partners, key=lambda key: self._next_step(key, step))
+            used -= self._kept.pop(least_needed).rows.nbytes
 
-    def _next_step(self, index: int, step: int) -> float:
+    def _next_step(self, key: tuple[int, torch.dtype], step: int) -> float:
+        """When it is needed again: a float32 copy of what is there in bfloat16 was made for one pair, so never."""
+        index, dtype = key
+        if dtype == torch.float32 and (index, torch.bfloat16) in self._kept:
+            return float("inf")
         steps = self._steps[index]
         position = bisect_left(steps, step)
         return steps[position] if position < len(steps) else float("inf")

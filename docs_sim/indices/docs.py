@@ -67,10 +67,12 @@ class Tile:
     Attributes:
         buffer: rows^2 elements, of the neurons' dtype or, where the device accumulates bfloat16 into it, float32.
         rows: of each side.
+        watch: is shown every two sides and their products.
     """
 
     buffer: Tensor
     rows: int
+    watch: Callable[[Tensor, Tensor, Tensor], None] | None = None
 
     def absolute_cosines(self, left: Tensor, right: Tensor) -> Tensor:
         """|left right'| for two sets of unit rows, valid until the next call."""
@@ -79,7 +81,10 @@ class Tile:
             torch.mm(left, right.T, out=tile)
         else:
             torch.mm(left, right.T, out_dtype=tile.dtype, out=tile)
-        return tile.abs_()
+        tile.abs_()
+        if self.watch is not None:
+            self.watch(left, right, tile)
+        return tile
 
 
 Matches = Callable[[Tensor, Tensor, Tile], tuple[Tensor, Tensor]]

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from docs_sim.errors import shown
 from docs_sim.indices.docs import (
     Matches,
     best_matches,
@@ -58,5 +57,5 @@ def similarity(x: ArrayLike | Tensor, y: ArrayLike | Tensor, index: str = "docs"
     1.0
     """
     if index not in INDICES:
-        raise ValueError(f"unknown index {shown(index)}; known: {', '.join(INDICES)}")
+        raise ValueError(f"unknown index {index!r}; known: {', '.join(INDICES)}")
     return INDICES[index].function(x, y)

@@ -31,6 +31,9 @@ def _plain(value: Any) -> Any:
     return value
 
 
+RESULT = "result.json"
+
+
 @contextmanager
 def reserved(directory: Path) -> Iterator[None]:
     """Make ``directory`` before the work, so that a wrong one is refused now and not after hours.
@@ -48,7 +51,7 @@ def reserved(directory: Path) -> Iterator[None]:
             with tempfile.TemporaryFile(dir=directory):
                 pass
         except OSError as error:
-            raise InputError(f"{directory}: cannot be written: {error.strerror}; choose another with --out") from error
+            raise InputError(f"{directory}: cannot be written: {error.strerror}; choose another directory") from error
         yield
     except BaseException:
         for path in made:
@@ -60,22 +63,23 @@ def reserved(directory: Path) -> Iterator[None]:
 def write_files(directory: Path, contents: Mapping[str, bytes], stale: Iterable[str] = ()) -> list[Path]:
     """Write all files under temporary names, then rename them in this order: nobody ever sees half a file.
 
-    Files called like one of ``stale``, of an earlier result, are removed.
+    Where an earlier result lies, its files called like one of ``stale`` are removed: they would not fit the new one.
 
     Raises:
         InputError: if the directory cannot be written, or a directory has the name of a file.
     """
     for name in contents:
         if (directory / name).is_dir():
-            raise InputError(f"{directory / name}: is a directory where a result belongs; choose another with --out")
+            raise InputError(f"{directory / name}: is a directory where a result belongs; choose another directory")
     mark = secrets.token_hex(4)
     temporary = {directory / name: directory / f".{name}.{mark}" for name in contents}
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for path, content in zip(temporary.values(), contents.values(), strict=True):
             path.write_bytes(content)
-        for name in stale:
-            (directory / name).unlink(missing_ok=True)
+        if (directory / RESULT).exists():
+            for name in stale:
+                (directory / name).unlink(missing_ok=True)
         for path, partial in temporary.items():
             partial.replace(path)
     except OSError as error:

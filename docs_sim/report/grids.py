@@ -102,7 +102,8 @@ def check_colour_range(vmin: float | None, vmax: float | None) -> None:
     """
     ends = [end for end in (vmin, vmax) if end is not None]
     if not all(map(math.isfinite, ends)) or (len(ends) == 2 and not 0 < ends[1] - ends[0] < math.inf):
-        raise InputError(f"no colour scale runs from {vmin} to {vmax}: --vmin must be below --vmax")
+        ends_in_words = " to ".join("the data" if end is None else str(end) for end in (vmin, vmax))
+        raise InputError(f"no colour scale runs from {ends_in_words}: vmin must be a number below vmax")
 
 
 def _colour_range(grid: GridFigure, values: np.ndarray) -> tuple[float, float]:

@@ -252,6 +252,16 @@ def test_file_of_a_big_endian_machine_is_refused_as_such(write_gguf):
 
 def test_file_that_is_replaced_after_it_was_opened_is_refused(write_gguf):
     matrix = open_checkpoint(write_gguf({UP: (weights(), Kind.F32)})).matrices("mlp_up")[0]
-    write_gguf({UP: (2 * weights(), Kind.F32)})
+    path = write_gguf({UP: (2 * weights(), Kind.F32)})
     with pytest.raises(InputError, match="has changed"):
         matrix.load()
+    path.unlink()
+    with pytest.raises(InputError, match="cannot be read"):
+        matrix.load()
+
+
+def test_tensor_that_is_there_twice_is_refused(write_gguf):
+    path = write_gguf({UP: (weights(), Kind.F32), UP.replace("0", "1"): (weights(), Kind.F32)})
+    path.write_bytes(path.read_bytes().replace(UP.replace("0", "1").encode(), UP.encode()))
+    with pytest.raises(InputError, match="duplicated"):
+        open_checkpoint(path)

@@ -75,8 +75,8 @@ DAMAGE = {
     "shard with a zero byte": (lambda d: change_index(d, x="a\0b"), "outside its directory"),
     "shard without a name": (lambda d: change_index(d, x=""), INDEX),
     "shard is the directory": (lambda d: change_index(d, x="."), INDEX),
-    "tensor in two shards": (
-        lambda d: save_file({Q_PROJ: torch.zeros(1)} | load_file(d / SHARDS[1]), d / SHARDS[1]),
+    "tensor in two shards, in neither by the index": (
+        lambda d: [save_file({"x": torch.zeros(1)} | load_file(d / shard), d / shard) for shard in SHARDS],
         f"{SHARDS[0]} and {SHARDS[1]}",
     ),
     "index not JSON": (lambda d: (d / INDEX).write_text("{'weight_map': {}}"), "not valid JSON"),
@@ -102,6 +102,14 @@ def test_damaged_shards_are_refused_in_one_line(damage, sharded, llama_tensors):
     assert words in str(caught.value)
     assert str(sharded) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_copy_in_another_shard_than_the_index_says_is_listed(sharded):
+    expected = open_checkpoint(sharded).tensors[Q_PROJ].read()
+    save_file({Q_PROJ: 2 * expected} | load_file(sharded / SHARDS[1]), sharded / SHARDS[1])
+    checkpoint = open_checkpoint(sharded)
+    assert torch.equal(checkpoint.matrices("attn_q")[0].load().T, expected)
+    assert any(Q_PROJ in one.name and SHARDS[1] in one.name for one in checkpoint.unnamed)
 
 
 def test_tensor_that_the_index_forgets_is_not_lost_silently(sharded):

@@ -232,12 +232,12 @@ BAD_OPTIONS = {
     "experts of letters": (["--experts", "all"], "'all'"),
     "out below a file": (["--out", "file/below"], "file/below"),
     "out is a file": (["--out", "file"], "file"),
-    "out of a name longer than the system allows": (["--out", "o" * 300], "--out"),
-    "out below a folder that can be made": (["--out", "a/b/" + "o" * 300], "--out"),
-    "colours reversed": (["--vmin", "1", "--vmax", "0"], "--vmin must be below --vmax"),
-    "colours without extent": (["--vmin", "0.5", "--vmax", "0.5"], "--vmin"),
+    "out of a name longer than the system allows": (["--out", "o" * 300], "another directory"),
+    "out below a folder that can be made": (["--out", "a/b/" + "o" * 300], "another directory"),
+    "colours reversed": (["--vmin", "1", "--vmax", "0"], "vmin must be a number below vmax"),
+    "colours without extent": (["--vmin", "0.5", "--vmax", "0.5"], "vmin"),
     "colours not finite": (["--vmax", "nan"], "nan"),
-    "colours too far apart": (["--vmin=-1e308", "--vmax", "1e308"], "--vmin"),
+    "colours too far apart": (["--vmin=-1e308", "--vmax", "1e308"], "vmin"),
     "out is empty": (["--out", ""], "--out is empty"),
     "matrix of a million letters": (["--matrix", "x" * 10**6], "unknown matrix"),
     "colour no number": (["--vmin", "low"], "--vmin"),
@@ -437,7 +437,7 @@ def test_models_when_the_cache_cannot_be_read(run, monkeypatch):
     monkeypatch.setattr("docs_sim.checkpoint.hub.is_cached", refuse)
     ended = run("models", "--json")
     assert ended.status == 0
-    assert "docs-sim: warning: cache: cannot be read: Permission denied" in ended.lines
+    assert ended.lines == ["docs-sim: warning: cache: cannot be read: Permission denied"]
     assert {entry["cached"] for entry in json.loads(ended.out)["aliases"].values()} == {None}
 
 
@@ -530,6 +530,18 @@ def test_exit_status_of_the_installed_program(tmp_path):
     assert (ended.returncode, out, err.count("\n")) == (2, "", 1)
 
 
+@pytest.mark.parametrize(("code", "status"), [(0, 0), (3, 3), ("fatal", 1)])
+def test_an_end_inside_a_command_keeps_its_status(code, status, run, model, monkeypatch):
+    monkeypatch.setattr("docs_sim.checkpoint.checkpoint.name_tensors", lambda *arguments: sys.exit(code))
+    assert run("inspect", model).status == status
+
+
+def test_choices_that_change_the_result_have_directories_of_their_own(run, model, tmp_path):
+    for options in ([], ["--precision", "highest"], ["--layers", "0-2"], ["--index", "docs_mean"]):
+        assert run("heatmap", model, *options).status == 0
+    assert len(list((tmp_path / "docs-sim-out").iterdir())) == 4
+
+
 @pytest.mark.parametrize("buffering", ["buffered", "unbuffered"])
 def test_reader_that_has_seen_enough_is_no_fault(buffering, tmp_path):
     reading, writing = os.pipe()
@@ -550,6 +562,14 @@ def test_two_runs_at_once_into_one_directory(model, tmp_path):
     assert contents(tmp_path / "o").keys() == {Path(name) for name in FILES}
     result = json.loads((tmp_path / "o" / "result.json").read_text())
     assert all(json.loads(out)["values"] == result["values"] for out, _ in outputs)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def listening_to_interrupts():
+    """Tests that run in the background may have been told to ignore Ctrl-C, and would hand that down."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
@@ -587,6 +607,7 @@ def test_early_interrupt_shows_no_traceback_of_ours(seconds, long_work, tmp_path
     time.sleep(seconds)
     running.send_signal(signal.SIGINT)
     _, err = running.communicate()
+    assert running.returncode in (130, -signal.SIGINT)
     assert "docs_sim" not in err, "before our first line Python has a traceback of its own"
     assert not (tmp_path / "o").exists()
 

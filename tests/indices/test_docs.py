@@ -178,15 +178,20 @@ def test_no_chance_without_a_matrix(shape: tuple[int, int, int]) -> None:
         docs_sim.chance_level(*shape)
 
 
-def test_products_are_full_products_whatever_the_program_allows() -> None:
+@pytest.mark.parametrize("general", ["none", "tf32"])
+@pytest.mark.parametrize("own", ["none", "bf16"])
+def test_products_are_full_products_whatever_the_program_allows(general: str, own: str) -> None:
     x, y = gaussian(256, 300, 1).float(), gaussian(256, 300, 2).float()
     expected = docs(x, y)
-    torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+    matmul = torch.backends.mkldnn.matmul
     try:
+        torch.backends.fp32_precision, matmul.fp32_precision = general, own
         assert docs(x, y) == expected
-        assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"
+        assert matmul.fp32_precision == (general if own == "none" else own)
+        torch.backends.fp32_precision = "ieee"
+        assert matmul.fp32_precision == ("ieee" if own == "none" else own), "it no longer follows the general setting"
     finally:
-        torch.backends.mkldnn.matmul.fp32_precision = "none"
+        torch.backends.fp32_precision = matmul.fp32_precision = "none"
 
 
 def test_computations_at_once_leave_the_switches_as_they_were() -> None:

@@ -90,7 +90,7 @@ def test_values_beyond_the_scale_are_shown_by_arrows(vmin, vmax, extend):
 )
 def test_scale_without_extent_is_refused(vmin, vmax):
     for refuse in (lambda: check_colour_range(vmin, vmax), lambda: draw_grid(grid(vmin=vmin, vmax=vmax))):
-        with pytest.raises(InputError, match="--vmin must be below --vmax"):
+        with pytest.raises(InputError, match="vmin must be a number below vmax"):
             refuse()
 
 
