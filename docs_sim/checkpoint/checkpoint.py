@@ -1,17 +1,19 @@
 """open_checkpoint: a MODEL argument -> its named neuron matrices. Reads headers only."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from docs_sim.checkpoint.layout import Unnamed, name_tensors
+from docs_sim.checkpoint.naming import TOWERS, Unnamed, name_tensors
+from docs_sim.checkpoint.adapter import adapted
+from docs_sim.checkpoint.layout import read_layout
 from docs_sim.checkpoint.matrix import WeightMatrix
 from docs_sim.checkpoint.matrix_names import canonical_name
-from docs_sim.checkpoint.reader import read_files
-from docs_sim.checkpoint.source import Source, find_source
+from docs_sim.checkpoint.reader import read_files, read_json, read_safetensors
+from docs_sim.checkpoint.source import Source, find_adapter, find_source, split_adapter
 from docs_sim.checkpoint.stored import StoredTensor
-from docs_sim.errors import InputError
+from docs_sim.errors import InputError, shown
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class Checkpoint:
             "name": self.name,
             "source": str(self.source.weights),
             "revision": self.source.revision,
+            "adapter": None if self.source.adapter is None else str(self.source.adapter),
             "architecture": self.architecture,
         }
 
@@ -78,13 +81,21 @@ class Checkpoint:
         raise InputError(f"{self.name}: has no {wanted}; it has {names}")
 
 
-def open_checkpoint(model: str | Path, revision: str | None = None) -> Checkpoint:
+def open_checkpoint(
+    model: str | Path,
+    revision: str | None = None,
+    *,
+    tower: str = "language",
+    layout: str | Path | None = None,
+) -> Checkpoint:
     """Open a checkpoint without reading a weight.
 
     Args:
         model: a built-in name (``demo``, ``demo-tuned``, ``demo-moe``), a directory, a ``.safetensors`` or ``.gguf``
-            file, a Hub id in the local cache (``org/name``) or a short alias (``llama-3.1-8b``).
+            file, a Hub id in the local cache (``org/name``), a short alias (``llama-3.1-8b``), or ``ADAPTER+BASE``.
         revision: branch, tag or commit of a Hub id.
+        tower: of a multimodal model: ``language``, ``vision`` or ``audio``.
+        layout: a TOML file that says how this model names its tensors; the built-in layouts if None.
 
     Raises:
         InputError: one line that says what is missing or not valid, and where.
@@ -93,7 +104,23 @@ def open_checkpoint(model: str | Path, revision: str | None = None) -> Checkpoin
     >>> docs_sim.open_checkpoint("demo").matrices("mlp_up")[3].key
     'layers.3.mlp_up'
     """
-    source = find_source(model, revision)
-    tensors, architecture = read_files(source)
-    naming = name_tensors(tensors)
-    return Checkpoint(source, architecture, naming.layout, tensors, naming.unnamed, naming.matrices)
+    if tower not in TOWERS:
+        raise InputError(f"unknown tower {shown(tower)}; known: {', '.join(TOWERS)}")
+    known = None if layout is None else [read_layout(Path(layout))]
+    adapter, base = split_adapter(model)
+    source = find_source(base, revision)
+    tensors, config = read_files(source)
+    if adapter is not None:
+        weights, settings = find_adapter(adapter)
+        tensors = adapted(tensors, read_safetensors(weights), read_json(settings), weights.parent.name)
+        source = replace(source, name=f"{weights.parent.name}+{source.name}", adapter=weights)
+    naming = name_tensors(tensors, config, tower, known)
+    if tower != "language" and not naming.matrices:
+        raise InputError(f"{source.name}: has no {tower} tower; it has {', '.join(naming.towers) or 'none'}")
+    return Checkpoint(source, _architecture(config), naming.layout, tensors, naming.unnamed, naming.matrices)
+
+
+def _architecture(config: dict[str, Any]) -> str | None:
+    names = config.get("architectures")
+    name = names[0] if isinstance(names, list) and names else config.get("model_type")
+    return name if isinstance(name, str) else None

@@ -148,7 +148,7 @@ def _readable(kind: "GGMLQuantizationType") -> bool:
     return True
 
 
-def _read(path: Path, tensor: Any, shape: tuple[int, ...], state: FileState) -> "Tensor":
+def _read(path: Path, tensor: Any, shape: tuple[int, ...], state: FileState, begin: int, end: int) -> "Tensor":
     import torch
     from gguf import GGMLQuantizationType, dequantize
 
@@ -157,8 +157,11 @@ def _read(path: Path, tensor: Any, shape: tuple[int, ...], state: FileState) -> 
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     kinds = GGMLQuantizationType
+    data = tensor.data.reshape(shape[0], -1)[begin:end]  # blocks do not reach over the innermost dimension
+    wanted = (end - begin, *shape[1:])
     if tensor.tensor_type == kinds.BF16:
-        return torch.from_numpy(tensor.data).view(torch.bfloat16).view(shape)
+        return torch.from_numpy(data).view(torch.bfloat16).view(wanted)
     if tensor.tensor_type in (kinds.F64, kinds.F32, kinds.F16):
-        return torch.from_numpy(tensor.data).view(shape)
-    return torch.from_numpy(dequantize(tensor.data, tensor.tensor_type)).view(shape)
+        return torch.from_numpy(data).view(wanted)
+    blocks = tensor.data.reshape(shape[0], -1, tensor.data.shape[-1])[begin:end] if len(shape) > 1 else tensor.data
+    return torch.from_numpy(dequantize(blocks, tensor.tensor_type)).view(wanted)

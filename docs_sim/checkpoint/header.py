@@ -44,6 +44,20 @@ DTYPES: dict[str, int] = {
 }
 # The storage types whose numbers are the weights themselves -> name of the torch dtype.
 FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+# Those that torch can hold, for what has to be unpacked or scaled.
+TORCH_DTYPES = FLOATS | {
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F8_E8M0": "float8_e8m0fnu",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U8": "uint8",
+    "BOOL": "bool",
+}
 
 
 @dataclass(frozen=True)

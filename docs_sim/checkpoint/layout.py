@@ -1,36 +1,41 @@
-"""Tensor names -> named neuron matrices. What a model family calls its tensors is data: ``layouts/*.toml``.
-
-A layout is chosen by the names that are there and checked by their shapes, never by ``model_type``, so that a new
-model with familiar names works on the day it appears.
-"""
+"""What a family of models calls its tensors, as data: ``layouts/*.toml``."""
 
 import re
 import tomllib
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
-from docs_sim.checkpoint.matrix import Part, WeightMatrix
 from docs_sim.checkpoint.matrix_names import ALIASES
-from docs_sim.checkpoint.stored import StoredTensor
+from docs_sim.checkpoint.rows import RULES
+from docs_sim.errors import InputError, shown
 
-_EXPERT = re.compile(r"\.(\d{1,6})(?=\.|$)")
-_STACK = re.compile(r"(.*\.|)(encoder|decoder)\.")
-_LONGEST_NAME = 1000  # matching takes time that grows with the length, and no model has longer names
+GROUPS = ("dense", "experts", "shared", "attn_experts", "shared_experts")
+_NUMBERS = {"{expert}": r"(?P<expert>\d{1,6})", "{sub}": r"(?P<sub>\d{1,6})"}
 
-# What must agree inside a layer, as (matrix, 0 = out or 1 = in) pairs: neurons are read as they are written, and
-# attention and MLP write into the same space. GPT-2 and GPT-BigCode share names and differ in orientation: this tells.
-_RELATIONS = (
-    (("mlp_up", 0), ("mlp_down", 1)),
-    (("mlp_gate", 0), ("mlp_down", 1)),
-    (("mlp_up", 1), ("mlp_down", 0)),
-    (("mlp_gate", 1), ("mlp_down", 0)),
-    (("attn_q", 0), ("attn_o", 1)),
-    (("attn_o", 0), ("mlp_down", 0)),
-)
+
+@dataclass(frozen=True)
+class Entry:
+    """What a path inside a layer stands for.
+
+    Attributes:
+        names: the matrices that its output rows hold, in order.
+        rule: how they share the rows (``rows.RULES``); None if the whole tensor is one matrix.
+        group: one of ``GROUPS``.
+        in_out: whether it is stored (in, out), where the shapes do not tell.
+        numbered: whether there is one tensor for each expert; else experts are stacked in one.
+        reshaped: whether it is stored with heads as a dimension of their own.
+    """
+
+    names: tuple[str, ...]
+    rule: str | None
+    group: str
+    in_out: bool
+    numbered: bool
+    reshaped: bool
 
 
 @dataclass(frozen=True)
@@ -39,258 +44,148 @@ class Layout:
 
     Attributes:
         name: of the file.
-        layer: matches a tensor name up to its layer; groups ``prefix``, ``layer``, ``path``.
-        in_out: whether matrices are stored (in, out).
-        dense, experts, shared: path inside the layer -> matrix name; ``{expert}`` stands for a number.
-        fused: path inside the layer -> the matrices that its output rows hold, in order.
+        containers: what the list of layers is called: ``layers``, ``h``.
+        requires: paths of which a model of this family has at least one.
+        entries: path inside the layer -> what it stands for.
+        templates: the same for paths with ``{expert}`` or ``{sub}``.
+        others: beginning of a path -> what it is instead.
+        marked: path -> (beginnings of paths, what these are in a layer that has the path).
+        tied: path of a layer that has no matrices of its own and uses those of an earlier one.
         outside: path outside the layers -> matrix name; always stored (out, in).
     """
 
     name: str
-    layer: re.Pattern[str]
-    in_out: bool
-    dense: Mapping[str, str]
-    experts: Mapping[str, str]
-    shared: Mapping[str, str]
-    fused: Mapping[str, tuple[str, ...]]
+    containers: frozenset[str]
+    requires: tuple[str, ...]
+    entries: Mapping[str, Entry]
+    templates: tuple[tuple[re.Pattern[str], Entry], ...]
+    others: Mapping[str, str]
+    marked: Mapping[str, tuple[tuple[str, ...], str]]
+    tied: str | None
     outside: Mapping[str, str]
 
-
-@dataclass(frozen=True)
-class Unnamed:
-    """A tensor that is not used as a neuron matrix, and why.
-
-    Attributes:
-        name: of the tensor.
-        reason: in words.
-        keys: of the matrices that its name means, if the layout knows the name but the shapes speak against it.
-    """
-
-    name: str
-    reason: str
-    keys: tuple[str, ...] = ()
+    def meaning(self, path: str) -> tuple[Entry, int | None, int | None] | None:
+        """What a path inside a layer stands for, its expert and its half of the layer."""
+        if path in self.entries:
+            return self.entries[path], None, None
+        for template, entry in self.templates:
+            found = template.fullmatch(path)
+            if found:
+                numbers = found.groupdict()
+                return entry, _number(numbers.get("expert")), _number(numbers.get("sub"))
+        return None
 
 
-@dataclass(frozen=True)
-class Naming:
-    """What a layout makes of a checkpoint: the matrices, and every other tensor with the reason."""
-
-    layout: str | None
-    matrices: tuple[WeightMatrix, ...]
-    unnamed: tuple[Unnamed, ...]
+def _number(text: str | None) -> int | None:
+    return None if text is None else int(text)
 
 
 @cache
 def layouts() -> tuple[Layout, ...]:
     """All built-in layouts, by name."""
-    folder = files(__package__) / "layouts"
-    entries = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".toml")), key=lambda e: e.name)
-    return tuple(parse_layout(entry.name.removesuffix(".toml"), entry.read_text(encoding="utf-8")) for entry in entries)
+    names = sorted(entry.name for entry in (files(__package__) / "layouts").iterdir() if entry.name.endswith(".toml"))
+    return tuple(parse_layout(name.removesuffix(".toml"), _table(name.removesuffix(".toml"))) for name in names)
 
 
-def parse_layout(name: str, text: str) -> Layout:
-    """A layout from the text of its TOML file."""
-    table = tomllib.loads(text)
-    before, after = map(re.escape, table["layer"].split("{layer}"))
+def read_layout(path: Path) -> Layout:
+    """A layout from a file of the user.
+
+    Raises:
+        InputError: naming the file, if it cannot be read or says something that is not understood.
+    """
+    try:
+        return parse_layout(path.stem, tomllib.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    except InputError:
+        raise
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise InputError(f"{path}: is no layout file ({error}); the README shows one") from error
+
+
+@cache
+def _table(name: str) -> dict[str, Any]:
+    return tomllib.loads((files(__package__) / "layouts" / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+_KEYS = {"extends", "layers", "requires", "in_out", "reshaped", "tied", "fused", "others", "marked", "outside", *GROUPS}
+
+
+def parse_layout(name: str, table: Mapping[str, Any]) -> Layout:
+    """A layout from the content of its TOML file; what it ``extends`` holds wherever it says nothing itself.
+
+    Raises:
+        InputError: naming the key that is not understood.
+    """
+    base = _base(table, name)
+    unknown = [key for key in table if key not in _KEYS]
+    if unknown:
+        raise InputError(f"layout {name}: unknown key {shown(unknown[0])}; known: {', '.join(sorted(_KEYS))}")
+    in_out = table.get("in_out", [])
+    entries = dict(base.entries) if base else {}
+    templates = {template.pattern: (template, entry) for template, entry in base.templates} if base else {}
+    for path, entry in _entries(name, table, in_out).items():
+        if "{" in path:
+            pattern = _pattern(path)
+            templates[pattern] = (re.compile(pattern), entry)
+        else:
+            entries[path] = entry
+    marked = {path: (tuple(value[:-1]), value[-1]) for path, value in table.get("marked", {}).items()}
     return Layout(
         name=name,
-        layer=re.compile(rf"(?P<prefix>(?:.*?\.)??){before}(?P<layer>\d{{1,6}}){after}(?P<path>.+)"),
-        in_out=table.get("stored") == "in_out",
-        dense=_by_path(table.get("matrices", {})),
-        experts=_by_path(table.get("experts", {})),
-        shared=_by_path(table.get("shared", {})),
-        fused={path: tuple(names) for path, names in table.get("fused", {}).items()},
-        outside=_by_path(table.get("outside", {})),
+        containers=frozenset(table.get("layers", base.containers if base else ())),
+        requires=tuple(table.get("requires", ())),
+        entries=entries,
+        templates=tuple(templates.values()),
+        others={**(base.others if base else {}), **table.get("others", {})},
+        marked={**(base.marked if base else {}), **marked},
+        tied=table.get("tied"),
+        outside={**(base.outside if base else {}), **_by_path(table.get("outside", {}))},
     )
 
 
-def _by_path(table: Mapping[str, Iterable[str]]) -> dict[str, str]:
+def _base(table: Mapping[str, Any], name: str) -> Layout | None:
+    if "extends" not in table:
+        return None
+    known = [path.name.removesuffix(".toml") for path in (files(__package__) / "layouts").iterdir()]
+    if table["extends"] not in known or table["extends"] == name:
+        raise InputError(
+            f"layout {name}: cannot extend {shown(table['extends'])}; built in: {', '.join(sorted(known))}"
+        )
+    return parse_layout(table["extends"], _table(table["extends"]))
+
+
+def _entries(name: str, table: Mapping[str, Any], in_out: bool | list[str]) -> dict[str, Entry]:
+    def entry(path: str, names: tuple[str, ...], rule: str | None, group: str) -> Entry:
+        unknown = [matrix for matrix in names if matrix not in ALIASES]
+        if unknown:
+            raise InputError(f"layout {name}: {shown(unknown[0])} is no matrix; known: {', '.join(ALIASES)}")
+        if rule is not None and rule not in RULES:
+            raise InputError(f"layout {name}: no rule {shown(rule)}; known: {', '.join(RULES)}")
+        return Entry(
+            names=names,
+            rule=rule,
+            group=group,
+            in_out=in_out is True or (in_out is not False and path in in_out),
+            numbered="{expert}" in path,
+            reshaped=path in table.get("reshaped", []),
+        )
+
+    entries = {}
+    for group in GROUPS:
+        for path, matrix in _by_path(table.get(group, {})).items():
+            entries[path] = entry(path, (matrix,), None, group)
+        for path, (rule, *names) in table.get("fused", {}).get(group, {}).items():
+            entries[path] = entry(path, tuple(names), rule, group)
+    return entries
+
+
+def _by_path(table: Mapping[str, list[str]]) -> dict[str, str]:
     return {path: name for name, paths in table.items() for path in paths}
 
 
-def name_tensors(tensors: Mapping[str, StoredTensor]) -> Naming:
-    """Name the tensors by the layout that names the most of them consistently."""
-    namings = [_apply(layout, tensors) for layout in layouts()]
-    best = max(namings, key=lambda naming: sum(matrix.layer is not None for matrix in naming.matrices))
-    if any(matrix.layer is not None for matrix in best.matrices):
-        return best
-    return Naming(None, (), tuple(Unnamed(name, "no layout knows names like this") for name in tensors))
-
-
-def _apply(layout: Layout, tensors: Mapping[str, StoredTensor]) -> Naming:
-    """What one layout makes of the tensors: each ends in a matrix or in ``unnamed``."""
-    unnamed: dict[str, Unnamed] = {}
-    by_layer: dict[tuple[str, int], list[WeightMatrix]] = defaultdict(list)
-    outside: list[WeightMatrix] = []
-    fused: list[tuple[str, int, str, StoredTensor]] = []
-    for name, tensor in tensors.items():
-        plain = name.removesuffix(".weight")
-        unfit = _unfit(tensor)
-        found = None if unfit else layout.layer.fullmatch(plain)
-        if found is None:
-            matrix = None if unfit else _outside(layout, plain)
-            if matrix is None:
-                unnamed[name] = Unnamed(name, unfit or "outside the layers, neither embedding nor head")
-            else:
-                outside.append(WeightMatrix(matrix, None, None, None, (Part(tensor),)))
-        elif found["path"] in layout.fused:
-            fused.append((found["prefix"], int(found["layer"]), found["path"], tensor))
-        else:
-            matrix, expert = _in_layer(layout, found["path"])
-            if matrix is None:
-                unnamed[name] = Unnamed(name, f"in a layer, but no matrix of the {layout.name} layout")
-            else:
-                part = Part(tensor, layout.in_out)
-                layer = int(found["layer"])
-                by_layer[found["prefix"], layer].append(WeightMatrix(matrix, layer, expert, None, (part,)))
-    for prefix, layer, path, tensor in fused:
-        part, others = Part(tensor, layout.in_out), by_layer[prefix, layer]
-        by_layer[prefix, layer], rejected = _with_fused(others, layer, layout.fused[path], part)
-        unnamed |= rejected
-    by_prefix: dict[str, list[WeightMatrix]] = defaultdict(list)
-    for (prefix, _), members in by_layer.items():
-        by_prefix[prefix] += members
-    matrices, elsewhere = _main_stacks(by_prefix)
-    matrices, repeated = _without_duplicates([*matrices, *outside])
-    matrices, contradictory = _consistent(matrices)
-    unnamed |= elsewhere | repeated | contradictory
-    in_order = tuple(unnamed[name] for name in tensors if name in unnamed)
-    return Naming(layout.name, tuple(sorted(matrices, key=_order)), in_order)
-
-
-def _rejected(matrices: Iterable[WeightMatrix], reason: str) -> dict[str, Unnamed]:
-    """The tensors of matrices that the names promise and that are not used, by name."""
-    keys: dict[str, list[str]] = defaultdict(list)
-    for matrix in matrices:
-        for name in matrix.tensors:
-            keys[name].append(matrix.key)
-    return {name: Unnamed(name, reason, tuple(promised)) for name, promised in keys.items()}
-
-
-def _order(matrix: WeightMatrix) -> tuple[bool, str, int, int, bool, int]:
-    number = matrix.expert if isinstance(matrix.expert, int) else 0
-    position = list(ALIASES).index(matrix.name)
-    return matrix.layer is None, matrix.stack or "", matrix.layer or 0, position, matrix.expert == "shared", number
-
-
-def _unfit(tensor: StoredTensor) -> str | None:
-    """Why a tensor cannot be a matrix, whatever its name means."""
-    if len(tensor.name) > _LONGEST_NAME:
-        return f"its name has over {_LONGEST_NAME} characters"
-    if len(tensor.shape) == 1:
-        return "a vector: norm or bias"
-    if len(tensor.shape) != 2:
-        return f"has {len(tensor.shape)} dimensions"
-    if 0 in tensor.shape:
-        return f"is empty: {tensor.shape}"
-    return None
-
-
-def _outside(layout: Layout, plain: str) -> str | None:
-    parts = plain.split(".")
-    suffixes = (".".join(parts[start:]) for start in range(len(parts)))
-    return next((layout.outside[suffix] for suffix in suffixes if suffix in layout.outside), None)
-
-
-def _in_layer(layout: Layout, path: str) -> tuple[str | None, int | str | None]:
-    """The matrix at a path inside a layer, and its expert."""
-    if path in layout.dense:
-        return layout.dense[path], None
-    if path in layout.shared:
-        return layout.shared[path], "shared"
-    number = _EXPERT.search(path)
-    if number is None:
-        return None, None
-    return layout.experts.get(_EXPERT.sub(".{expert}", path, count=1)), int(number[1])
-
-
-def _with_fused(
-    matrices: list[WeightMatrix], layer: int, names: tuple[str, ...], fused: Part
-) -> tuple[list[WeightMatrix], dict[str, Unnamed]]:
-    """Add to a layer those that share a tensor. If it cannot be split, the layer is not what the layout thinks."""
-    output = next((matrix for matrix in matrices if matrix.name == "attn_o"), None)
-    parts = _split_fused(fused, names, output)
-    if parts:
-        return matrices + [WeightMatrix(name, layer, None, None, (part,)) for name, part in parts.items()], {}
-    reason = f"the shape {fused.tensor.shape} of {fused.tensor.name} cannot be split into {', '.join(names)}"
-    unsplit = [WeightMatrix(name, layer, None, None, (fused,)) for name in names]
-    doubtful = [matrix for matrix in matrices if matrix.expert is None]
-    return [matrix for matrix in matrices if matrix.expert is not None], _rejected([*doubtful, *unsplit], reason)
-
-
-def _split_fused(fused: Part, names: tuple[str, ...], output: WeightMatrix | None) -> dict[str, Part] | None:
-    """Gate and up are halves of the output rows; q is as wide as attn_o reads, k and v are halves of the rest."""
-    total = fused.out_in[0]
-    first = total // 2
-    if names[0] == "attn_q":
-        first = 0 if output is None else output.parts[0].out_in[1]
-    rest, remainder = divmod(total - first, len(names) - 1)
-    if first <= 0 or rest <= 0 or remainder:
-        return None
-    bounds = [0, *(first + rest * count for count in range(len(names)))]
-    return {name: replace(fused, rows=rows) for name, rows in zip(names, pairwise(bounds), strict=True)}
-
-
-def _main_stacks(by_prefix: Mapping[str, list[WeightMatrix]]) -> tuple[list[WeightMatrix], dict[str, Unnamed]]:
-    """The largest stack of layers, or encoder and decoder; towers beside them (a vision encoder) are set aside."""
-    if not by_prefix:
-        return [], {}
-    main = max(by_prefix, key=lambda prefix: sum(_elements(matrix) for matrix in by_prefix[prefix]))
-    names = {
-        prefix: found[2]
-        for prefix in by_prefix
-        if (found := _STACK.fullmatch(prefix)) and _STACK.sub(r"\1", main) == found[1]
-    }
-    if main not in names or len(names) < 2:
-        names = {main: None}
-    elsewhere = {
-        name: Unnamed(
-            name, f"in another stack of layers ({prefix or 'no prefix'}) than the main one ({main or 'none'})"
-        )
-        for prefix, stack in by_prefix.items()
-        if prefix not in names
-        for matrix in stack
-        for name in matrix.tensors
-    }
-    return [replace(matrix, stack=name) for prefix, name in names.items() for matrix in by_prefix[prefix]], elsewhere
-
-
-def _elements(matrix: WeightMatrix) -> int:
-    return matrix.shape[0] * matrix.shape[1]
-
-
-def _without_duplicates(matrices: Iterable[WeightMatrix]) -> tuple[list[WeightMatrix], dict[str, Unnamed]]:
-    unique: dict[str, WeightMatrix] = {}
-    repeated: dict[str, Unnamed] = {}
-    for matrix in matrices:
-        first = unique.setdefault(matrix.key, matrix)
-        if first is not matrix:
-            repeated |= _rejected([matrix], f"a second {matrix.key}, after {first.tensors[0]}")
-    return list(unique.values()), repeated
-
-
-def _consistent(matrices: list[WeightMatrix]) -> tuple[list[WeightMatrix], dict[str, Unnamed]]:
-    """Leave out each layer (or expert) whose shapes contradict each other: there the layout is not to be trusted."""
-    groups: dict[tuple[str | None, int | None, int | str | None], dict[str, WeightMatrix]] = defaultdict(dict)
-    for matrix in matrices:
-        groups[matrix.stack, matrix.layer, matrix.expert][matrix.name] = matrix
-    consistent: list[WeightMatrix] = []
-    contradictory: dict[str, Unnamed] = {}
-    for group in groups.values():
-        contradiction = _contradiction(group)
-        if contradiction is None:
-            consistent.extend(group.values())
-        else:
-            contradictory |= _rejected(group.values(), contradiction)
-    return consistent, contradictory
-
-
-def _contradiction(group: Mapping[str, WeightMatrix]) -> str | None:
-    for (left, left_axis), (right, right_axis) in _RELATIONS:
-        if left in group and right in group:
-            shapes = group[left].parts[0].out_in, group[right].parts[0].out_in
-            if shapes[0][left_axis] != shapes[1][right_axis]:
-                return (
-                    f"its layer has {left} {shapes[0]} and {right} {shapes[1]} (out, in), which contradict each other"
-                )
-    return None
+def _pattern(template: str) -> str:
+    pattern = re.escape(template)
+    for placeholder, number in _NUMBERS.items():
+        pattern = pattern.replace(re.escape(placeholder), number)
+    return pattern

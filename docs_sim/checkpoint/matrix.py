@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING
 
 from docs_sim.checkpoint.matrix_names import WRITERS
+from docs_sim.checkpoint.rows import Rows
 from docs_sim.checkpoint.stored import StoredTensor
 from docs_sim.errors import InputError
 
@@ -14,31 +16,53 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Part:
-    """A stored tensor, or some of its output rows.
+    """A stored tensor, or some of it: one of the experts that it stacks, some of the output rows.
 
     Attributes:
         tensor: the tensor in the file.
         in_out: whether the file stores (in, out), as GPT-2's Conv1D does.
-        rows: the output rows [start, stop) that belong to the matrix; all of them if None.
+        rows: the output rows that belong to the matrix; all of them if None.
+        expert: which of the ``experts`` that lie along the first dimension; None if there are none.
+        experts: their number.
     """
 
     tensor: StoredTensor
     in_out: bool = False
-    rows: tuple[int, int] | None = None
+    rows: Rows | None = None
+    expert: int | None = None
+    experts: int = 1
+
+    @property
+    def whole(self) -> tuple[int, int]:
+        """The shape (out, in) before rows are chosen."""
+        first, *others = self.tensor.shape
+        if self.expert is not None:
+            first //= self.experts
+            if len(others) > 1:
+                first, *others = others
+        size = prod(others)
+        return (size, first) if self.in_out else (first, size)
 
     @property
     def out_in(self) -> tuple[int, int]:
         """The shape (out, in) of the part."""
-        first, second = self.tensor.shape
-        out, inputs = (second, first) if self.in_out else (first, second)
-        return (out if self.rows is None else self.rows[1] - self.rows[0]), inputs
+        out, inputs = self.whole
+        return (out if self.rows is None else len(self.rows)), inputs
 
     def load(self) -> "Tensor":
-        """The (out, in) tensor, a view of the file where the storage allows it."""
-        self.tensor.check_readable()
-        stored = self.tensor.read()
+        """The (out, in) tensor, a view of the file where the storage allows it. Other experts are not read."""
+        rows = self.rows
+        if self.expert is not None:
+            each = self.tensor.shape[0] // self.experts
+            stored = self.tensor.load(self.expert * each, (self.expert + 1) * each)
+            stored = stored[0] if stored.dim() > 2 else stored
+        elif rows is not None and rows.count == 1 and not self.in_out:
+            stored, rows = self.tensor.load(rows.start, rows.start + rows.size), None
+        else:
+            stored = self.tensor.load()
+        stored = stored.flatten(1)
         oriented = stored.T if self.in_out else stored
-        return oriented if self.rows is None else oriented[self.rows[0] : self.rows[1]]
+        return oriented if rows is None else rows.of(oriented)
 
 
 @dataclass(frozen=True)
@@ -49,6 +73,7 @@ class WeightMatrix:
         name: canonical name, such as "mlp_up".
         layer: layer number, None outside the layers.
         expert: number of the expert, "shared", or None.
+        block: what of the layer it belongs to, where that is not the usual: "sub0", "attn_experts", "shared_experts".
         stack: "encoder" or "decoder" where a model has both, else None.
         parts: what is stored of it, joined along the neurons.
     """
@@ -56,6 +81,7 @@ class WeightMatrix:
     name: str
     layer: int | None
     expert: int | str | None
+    block: str | None
     stack: str | None
     parts: tuple[Part, ...]
 
@@ -64,10 +90,12 @@ class WeightMatrix:
         """``layers.3.mlp_up``, ``layers.3.experts.0.mlp_up``, ``layers.3.shared.mlp_up``, ``embed``."""
         stack = [] if self.stack is None else [self.stack]
         layer = [] if self.layer is None else ["layers", str(self.layer)]
-        expert = [] if self.expert is None else ["experts", str(self.expert)]
-        if self.expert == "shared":
-            expert = ["shared"]
-        return ".".join([*stack, *layer, *expert, self.name])
+        block = [] if self.block is None else [self.block]
+        if isinstance(self.expert, int):
+            block = [self.block or "experts", str(self.expert)]
+        elif self.expert is not None:
+            block = [self.expert]
+        return ".".join([*stack, *layer, *block, self.name])
 
     @property
     def shape(self) -> tuple[int, int]:

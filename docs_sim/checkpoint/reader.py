@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from docs_sim.checkpoint.dequantize import dequantized
 from docs_sim.checkpoint.file_state import FileState
 from docs_sim.checkpoint.gguf import read_gguf_tensors
 from docs_sim.checkpoint.header import FLOATS, TensorHeader, read_header
@@ -18,25 +19,19 @@ if TYPE_CHECKING:
 _MAX_JSON_BYTES = 100_000_000
 
 
-def read_files(source: Source) -> tuple[dict[str, StoredTensor], str | None]:
-    """All tensors of a checkpoint by name, in the order of its files, and the architecture that it states.
+def read_files(source: Source) -> tuple[dict[str, StoredTensor], dict[str, Any]]:
+    """All tensors of a checkpoint by name, in the order of its files, and its config.
 
     Raises:
         InputError: naming the file that is missing, cut short or not valid.
     """
     if source.weights.suffix == ".gguf":
-        return read_gguf_tensors(source.weights)
-    read = _read_shards if source.weights.name.endswith(".index.json") else _read_file
-    return read(source.weights), _architecture(source.directory / "config.json")
-
-
-def _architecture(config: Path) -> str | None:
-    if not config.is_file():
-        return None
-    content = read_json(config)
-    names = content.get("architectures")
-    name = names[0] if isinstance(names, list) and names else content.get("model_type")
-    return name if isinstance(name, str) else None
+        tensors, architecture = read_gguf_tensors(source.weights)
+        return tensors, {} if architecture is None else {"architectures": [architecture]}
+    read = _read_shards if source.weights.name.endswith(".index.json") else read_safetensors
+    path = source.directory / "config.json"
+    config = read_json(path) if path.is_file() else {}
+    return dequantized(read(source.weights), config), config
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -60,7 +55,12 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _read_file(path: Path) -> dict[str, StoredTensor]:
+def read_safetensors(path: Path) -> dict[str, StoredTensor]:
+    """The tensors of one safetensors file, by name.
+
+    Raises:
+        InputError: naming the file, if it cannot be read or its header is not valid.
+    """
     headers, state = read_header(path)
     return {name: _stored(name, header, path, state) for name, header in headers.items()}
 
@@ -72,10 +72,10 @@ def _stored(name: str, header: TensorHeader, path: Path, state: FileState) -> St
     return StoredTensor(name, header.shape, header.dtype, path, header.end - header.begin, refusal, read)
 
 
-def _map_tensor(path: Path, header: TensorHeader, state: FileState) -> "Tensor":
+def _map_tensor(path: Path, header: TensorHeader, state: FileState, begin: int, end: int) -> "Tensor":
     from docs_sim.checkpoint.memory_map import map_tensor  # imports torch, which listing a checkpoint does not need
 
-    return map_tensor(path, header, state)
+    return map_tensor(path, header, state, begin, end)
 
 
 def _read_shards(index: Path) -> dict[str, StoredTensor]:
@@ -87,7 +87,7 @@ def _read_shards(index: Path) -> dict[str, StoredTensor]:
         path = _shard_path(index, shard)
         if not _is_file(path):
             raise InputError(f"{index}: names the shard {shown(shard)}, which is not there; download it")
-        shards[shard] = _read_file(path)
+        shards[shard] = read_safetensors(path)
     for name, shard in weight_map.items():
         if name not in shards[shard]:
             raise InputError(f"{index}: says that {shard} holds {shown(name)}, which it does not")

@@ -21,6 +21,7 @@ _SHARD = re.compile(r"-\d{1,6}-of-(\d{1,6})\.safetensors$")
 _PLAIN_FOLDERS = re.compile(
     r"models?|model_weights|weights|(checkpoint|step|epoch)([-_]?\d+)?|final|output|merged|best|last", re.I
 )
+_ADAPTER = "adapter_model.safetensors"
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 _CONVERSION = (
     "files that need unpickling are not read; convert them with transformers: "
@@ -36,11 +37,13 @@ class Source:
         name: what to call it in titles and file names.
         weights: the index, the safetensors file or the GGUF file.
         revision: the commit, for a snapshot of the Hugging Face cache.
+        adapter: the weights of a LoRA adapter that is put on it.
     """
 
     name: str
     weights: Path
     revision: str | None = None
+    adapter: Path | None = None
 
     @property
     def directory(self) -> Path:
@@ -84,6 +87,37 @@ def _find(model: str | Path, revision: str | None) -> Source:
         snapshot, commit = cached_snapshot(hub_id or name, revision)
         return Source(name.replace("/", "--"), _weights_in(snapshot), commit)
     raise InputError(f"{name[:200]}: {_no_such_model(name)}")
+
+
+def split_adapter(model: str | Path) -> tuple[str | None, str | Path]:
+    """``ADAPTER+BASE`` -> its two sides; (None, model) for anything else, also for a path with a + in it."""
+    text = str(model)
+    cuts = [position for position, letter in enumerate(text) if letter == "+"]
+    if not cuts or _existing_path(model) is not None:
+        return None, model
+    cut = next((cut for cut in cuts if _existing_path(text[:cut]) is not None), cuts[0])
+    return text[:cut], text[cut + 1 :]
+
+
+def find_adapter(adapter: str) -> tuple[Path, Path]:
+    """The weights and the config of a LoRA adapter: a directory, its weights file, or a Hub id in the cache.
+
+    Raises:
+        InputError: if there is none.
+    """
+    try:
+        path = _existing_path(adapter)
+        if path is None and _HUB_ID.fullmatch(adapter):
+            path, _ = cached_snapshot(adapter)
+        if path is None:
+            raise InputError(f"{adapter[:200]}: no such adapter; give a directory, a file or a Hub id")
+        weights = path / _ADAPTER if path.is_dir() else path
+        config = weights.with_name("adapter_config.json")
+        if not weights.is_file() or weights.suffix != ".safetensors" or not config.is_file():
+            raise InputError(f"{path}: is no LoRA adapter: {_ADAPTER} and {config.name} belong together")
+    except OSError as error:
+        raise InputError(f"{adapter[:200]}: cannot be read: {error.strerror}") from error
+    return weights, config
 
 
 def _existing_path(model: str | Path) -> Path | None:
@@ -142,8 +176,8 @@ def _weights_in(directory: Path) -> Path:
         if (directory / name).is_file():
             return directory / name
     names = sorted(entry.name for entry in directory.iterdir())
-    if "adapter_model.safetensors" in names:
-        raise InputError(f"{directory}: is a LoRA adapter without its base model, which cannot be compared by itself")
+    if _ADAPTER in names:
+        raise InputError(f"{directory}: is a LoRA adapter; join it to its base: ADAPTER+BASE")
     for suffix in (".safetensors.index.json", ".safetensors", ".gguf"):
         found = [name for name in names if name.endswith(suffix)]
         if any(_part_of_many(name) for name in found):

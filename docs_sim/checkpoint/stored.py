@@ -22,7 +22,8 @@ class StoredTensor:
         path: the file.
         bytes: size on disk.
         refusal: why its numbers cannot be read, in words; None if they can.
-        read: reads the tensor; memory-mapped where the format allows it. Imports torch.
+        read: reads [begin, end) of the first dimension, memory-mapped where the format allows it. Imports torch.
+        pieces: the tensors of the file that a quantized weight is made of; none if it is one itself.
     """
 
     name: str
@@ -31,7 +32,8 @@ class StoredTensor:
     path: Path
     bytes: int
     refusal: str | None
-    read: Callable[[], "Tensor"] = field(repr=False, compare=False)
+    read: Callable[[int, int], "Tensor"] = field(repr=False, compare=False)
+    pieces: tuple[str, ...] = ()
 
     def check_readable(self) -> None:
         """Find out before hours of work, not after.
@@ -43,3 +45,14 @@ class StoredTensor:
             raise InputError(
                 f"{self.path}: {shown(self.name)} is {self.refusal}; use a float version of this checkpoint"
             )
+
+    def load(self, begin: int = 0, end: int | None = None) -> "Tensor":
+        """The tensor, or [begin, end) of its first dimension, without reading the rest where the format allows it.
+
+        Raises:
+            InputError: if its numbers cannot be read, or the file has changed.
+        """
+        self.check_readable()
+        if not self.shape:
+            return self.read(0, 1)
+        return self.read(begin, self.shape[0] if end is None else end)

@@ -1,0 +1,324 @@
+"""Quantized storage -> tensors of numbers: which stored tensors belong together, and how the weights come back.
+
+A quantized weight is several tensors that share a beginning of their names. Each format is a line of a table: the
+endings that it needs, and a function that says what the whole is. Anything packed that no line knows stays refused.
+The arithmetic, on torch tensors, is in ``unpack``.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from docs_sim.checkpoint.stored import StoredTensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Pieces = Mapping[str, StoredTensor]  # ending -> tensor
+Config = Mapping[str, Any]  # quantization_config
+
+
+@dataclass(frozen=True)
+class Whole:
+    """What the pieces of a format make.
+
+    Attributes:
+        shape: of the weight, (out, in) or a stack of them.
+        dtype: what it was stored as, in a few words.
+        read: reads [begin, end) of its first dimension.
+        weight: ending of the weight's own name.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    read: Callable[[int, int], "Tensor"]
+    weight: str = ".weight"
+
+
+@dataclass(frozen=True)
+class Format:
+    """A way to store a quantized weight.
+
+    Attributes:
+        needs: endings of the names, with the storage types that each may have; none given: any.
+        whole: what the pieces make; None if their shapes do not fit together.
+        also: endings that may come with it.
+    """
+
+    needs: Mapping[str, tuple[str, ...]]
+    whole: Callable[[Pieces, Config], Whole | None]
+    also: tuple[str, ...] = ()
+
+
+def dequantized(tensors: Mapping[str, StoredTensor], config: Mapping[str, Any]) -> dict[str, StoredTensor]:
+    """Put the pieces of quantized weights together; every other tensor stays as it is.
+
+    Args:
+        tensors: by name.
+        config: content of config.json.
+    """
+    settings = _settings(config)
+    by_base = _by_base(tensors)
+    made: dict[str, StoredTensor] = {}
+    used: set[str] = set()
+    for base, pieces in by_base.items():
+        for form in FORMATS:
+            whole = form.whole(pieces, settings) if _has(pieces, form) else None
+            if whole is not None:
+                members = [pieces[ending] for ending in (*form.needs, *form.also) if ending in pieces]
+                made[members[0].name] = _stored(base + whole.weight, whole, members)
+                used |= {member.name for member in members}
+                break
+    together: dict[str, StoredTensor] = {}
+    for name, tensor in tensors.items():
+        if name in made:
+            together[made[name].name] = made[name]
+        elif name not in used:
+            together[name] = tensor
+    return together
+
+
+def _settings(config: Mapping[str, Any]) -> Config:
+    nested = [config.get(part) for part in ("text_config", "llm_config", "language_config")]
+    for place in (config, *(part for part in nested if isinstance(part, dict))):
+        settings = place.get("quantization_config")
+        if isinstance(settings, dict):
+            return settings
+    return {}
+
+
+def _by_base(tensors: Mapping[str, StoredTensor]) -> dict[str, dict[str, StoredTensor]]:
+    """Beginning of the name -> ending -> tensor, for all that may be part of a quantized weight."""
+    by_base: dict[str, dict[str, StoredTensor]] = defaultdict(dict)
+    marked = set()
+    for name in tensors:
+        for ending in _MARKS:
+            if name.endswith(ending):
+                marked.add(name.removesuffix(ending))
+    if not marked:
+        return {}
+    for name, tensor in tensors.items():
+        for ending in _ENDINGS:
+            if name.endswith(ending) and name.removesuffix(ending) in marked:
+                by_base[name.removesuffix(ending)][ending] = tensor
+    return by_base
+
+
+def _has(pieces: Pieces, form: Format) -> bool:
+    return all(
+        ending in pieces and (not dtypes or pieces[ending].dtype in dtypes) for ending, dtypes in form.needs.items()
+    )
+
+
+def _stored(name: str, whole: Whole, members: list[StoredTensor]) -> StoredTensor:
+    return StoredTensor(
+        name=name,
+        shape=whole.shape,
+        dtype=whole.dtype,
+        path=members[0].path,
+        bytes=sum(member.bytes for member in members),
+        refusal=None,
+        read=whole.read,
+        pieces=tuple(member.name for member in members),
+    )
+
+
+def _raw(tensor: StoredTensor) -> "Tensor":
+    """All of a stored tensor, in its own type."""
+    return tensor.read(0, tensor.shape[0] if tensor.shape else 1)
+
+
+def _scaled(weight: str, scale: str, pieces: Pieces, config: Config) -> Whole | None:
+    """One number a weight, times a scale for the tensor, each row, or each block."""
+    stored, scales = pieces[weight], pieces[scale]
+    if len(stored.shape) != 2 or len(scales.shape) > 2:
+        return None
+    grid = scales.shape if len(scales.shape) == 2 else (prod(scales.shape), 1)
+    block = config.get("weight_block_size")
+    sizes = tuple(block) if _is_block(block) else tuple(-(-size // max(1, n)) for size, n in zip(stored.shape, grid))
+    if prod(scales.shape) != 1 and any(-(-size // step) != n for size, step, n in zip(stored.shape, sizes, grid)):
+        return None
+    zero = pieces.get(".weight_zero_point")
+
+    def read(begin: int, end: int) -> "Tensor":
+        from docs_sim.checkpoint.unpack import scaled
+
+        return scaled(stored.read(begin, end), _raw(scales), sizes, begin, None if zero is None else _raw(zero))
+
+    kind = "FP8" if stored.dtype.startswith("F8") else "INT8"
+    return Whole(stored.shape, f"{kind} ({_scale_words(grid)})", read)
+
+
+def _is_block(block: object) -> bool:
+    return isinstance(block, list) and len(block) == 2 and all(type(size) is int and size > 0 for size in block)
+
+
+def _scale_words(grid: tuple[int, ...]) -> str:
+    return "one scale" if prod(grid) == 1 else "scales of rows" if grid[1] == 1 else "scales of blocks"
+
+
+def _row_scaled(pieces: Pieces, config: Config) -> Whole | None:
+    """bitsandbytes LLM.int8: rows scaled to 127."""
+    stored, scales = pieces[".weight"], pieces[".SCB"]
+    if len(stored.shape) != 2 or prod(scales.shape) != stored.shape[0]:
+        return None
+
+    def read(begin: int, end: int) -> "Tensor":
+        return stored.read(begin, end).float() * (_raw(scales).flatten()[begin:end, None].float() / 127)
+
+    return Whole(stored.shape, "INT8 (bitsandbytes)", read)
+
+
+def _blockwise(kind: str, pieces: Pieces, config: Config) -> Whole | None:
+    """bitsandbytes nf4 and fp4: a code book, and a scale for each run of weights."""
+    from docs_sim.checkpoint.unpack import quant_state
+
+    state = quant_state(_raw(pieces[f".weight.quant_state.bitsandbytes__{kind}"]))
+    if state is None or 2 * prod(pieces[".weight"].shape) != prod(state.shape) + prod(state.shape) % 2:
+        return None
+
+    def read(begin: int, end: int) -> "Tensor":
+        from docs_sim.checkpoint.unpack import blockwise
+
+        raw = {ending: _raw(tensor) for ending, tensor in pieces.items() if "quant_state" not in ending}
+        return blockwise(raw, state)[begin:end]
+
+    return Whole(state.shape, f"{kind.upper()} (bitsandbytes)", read)
+
+
+def _gptq_or_awq(pieces: Pieces, config: Config) -> Whole | None:
+    """The shapes tell them apart: GPTQ packs words along the inputs, AWQ along the outputs."""
+    words, scales, zeros = pieces[".qweight"].shape, pieces[".scales"].shape, pieces[".qzeros"].shape
+    if not len(words) == len(scales) == len(zeros) == 2 or 0 in (*words, *scales, *zeros):
+        return None
+    out = scales[1]
+    bits, rest = divmod(32 * zeros[1], out)
+    if rest or bits not in (2, 4, 8):
+        return None
+    packed_inputs = words[1] == out
+    inputs = words[0] * 32 // bits if packed_inputs else words[0]
+    if not packed_inputs and (words[1] * 32 // bits != out or bits != 4):
+        return None
+    groups = pieces.get(".g_idx")
+    if zeros[0] != scales[0] or (groups is not None and groups.shape != (inputs,)) or inputs % scales[0] and not groups:
+        return None
+    offset = 0 if config.get("checkpoint_format") == "gptq_v2" or not packed_inputs else 1
+
+    def read(begin: int, end: int) -> "Tensor":
+        from docs_sim.checkpoint import unpack
+
+        raw = [_raw(pieces[ending]) for ending in (".qweight", ".qzeros", ".scales")]
+        if not packed_inputs:
+            return unpack.awq(*raw)[begin:end]
+        return unpack.gptq(*raw, None if groups is None else _raw(groups), bits, offset)[begin:end]
+
+    return Whole((out, inputs), f"{'GPTQ' if packed_inputs else 'AWQ'} {bits}-bit", read)
+
+
+def _pack_quantized(pieces: Pieces, config: Config) -> Whole | None:
+    """compressed-tensors: integers of 4 or 8 bits, packed along the inputs into 32-bit words."""
+    packed, scales = pieces[".weight_packed"].shape, pieces[".weight_scale"].shape
+    if len(packed) != 2 or len(scales) != 2:
+        return None
+    out, inputs = map(int, _raw(pieces[".weight_shape"]).flatten().tolist())
+    bits = next((bits for bits in (4, 8) if packed == (out, -(-inputs * bits // 32))), None)
+    if bits is None or scales[0] != out or not scales[1] or inputs <= 0:
+        return None
+
+    def read(begin: int, end: int) -> "Tensor":
+        from docs_sim.checkpoint.unpack import pack_quantized
+
+        raw = {ending: _raw(tensor) for ending, tensor in pieces.items()}
+        return pack_quantized(raw, (out, inputs), bits)[begin:end]
+
+    return Whole((out, inputs), f"INT{bits} (compressed-tensors)", read)
+
+
+def _float4(weight: str, group: int, word: str, pieces: Pieces, config: Config) -> Whole | None:
+    """E2M1 numbers, two in a byte, with a scale for each group and perhaps one for the tensor."""
+    packed, scales = pieces[weight], pieces[".weight_scale"]
+    if len(packed.shape) != 2 or scales.shape != (packed.shape[0], packed.shape[1] * 2 // group):
+        return None
+    divisor, factor = pieces.get(".weight_global_scale"), pieces.get(".weight_scale_2")
+
+    def read(begin: int, end: int) -> "Tensor":
+        from docs_sim.checkpoint.unpack import float4
+
+        return float4(
+            packed.read(begin, end),
+            scales.read(begin, end),
+            None if divisor is None else _raw(divisor),
+            None if factor is None else _raw(factor),
+        )
+
+    return Whole((packed.shape[0], 2 * packed.shape[1]), word, read)
+
+
+def _mxfp4_experts(pieces: Pieces, config: Config) -> Whole | None:
+    """GPT-OSS: blocks (E, out, in / 32, 16); given as its bfloat16 form is stored, (E, in, out)."""
+    blocks, scales = pieces["_blocks"], pieces["_scales"]
+    if len(blocks.shape) != 4 or scales.shape != blocks.shape[:3]:
+        return None
+    experts, out, groups, half = blocks.shape
+
+    def read(begin: int, end: int) -> "Tensor":
+        from docs_sim.checkpoint.unpack import float4
+
+        packed = blocks.read(begin, end).flatten(2)
+        return float4(packed, scales.read(begin, end), None, None).transpose(1, 2)
+
+    return Whole((experts, groups * half * 2, out), "MXFP4", read, weight="")
+
+
+_FP8 = ("F8_E4M3", "F8_E5M2")
+FORMATS = (
+    Format({".weight": _FP8, ".weight_scale_inv": ()}, partial(_scaled, ".weight", ".weight_scale_inv")),
+    Format({".weight": _FP8, ".weight_scale": ()}, partial(_scaled, ".weight", ".weight_scale")),
+    Format({".weight": _FP8, ".scale": ()}, partial(_scaled, ".weight", ".scale")),
+    Format({".weight": _FP8, ".qscale_weight": ()}, partial(_scaled, ".weight", ".qscale_weight")),
+    Format(
+        {".weight": ("I8",), ".weight_scale": ()},
+        partial(_scaled, ".weight", ".weight_scale"),
+        also=(".weight_zero_point",),
+    ),
+    Format({".weight": ("I8",), ".SCB": ()}, _row_scaled, also=(".weight_format",)),
+    *(
+        Format(
+            {
+                ".weight": ("U8",),
+                ".weight.absmax": (),
+                ".weight.quant_map": (),
+                f".weight.quant_state.bitsandbytes__{kind}": ("U8",),
+            },
+            partial(_blockwise, kind),
+            also=(".weight.nested_absmax", ".weight.nested_quant_map"),
+        )
+        for kind in ("nf4", "fp4")
+    ),
+    Format({".qweight": ("I32",), ".qzeros": ("I32",), ".scales": ()}, _gptq_or_awq, also=(".g_idx",)),
+    Format(
+        {".weight_packed": ("I32",), ".weight_scale": (), ".weight_shape": ()},
+        _pack_quantized,
+        also=(".weight_zero_point", ".weight_g_idx"),
+    ),
+    Format(
+        {".weight_packed": ("U8",), ".weight_scale": ("F8_E4M3",), ".weight_global_scale": ()},
+        partial(_float4, ".weight_packed", 16, "NVFP4"),
+    ),
+    Format(
+        {".weight": ("U8",), ".weight_scale": ("F8_E4M3",), ".weight_scale_2": ()},
+        partial(_float4, ".weight", 16, "NVFP4"),
+    ),
+    Format(
+        {".weight_packed": ("U8",), ".weight_scale": ("U8", "F8_E8M0")},
+        partial(_float4, ".weight_packed", 32, "MXFP4"),
+    ),
+    Format({"_blocks": ("U8",), "_scales": ("U8", "F8_E8M0")}, _mxfp4_experts),
+)
+_ENDINGS = tuple(dict.fromkeys(ending for form in FORMATS for ending in (*form.needs, *form.also)))
+_MARKS = tuple(
+    dict.fromkeys(ending for form in FORMATS for ending in form.needs if ending not in (".weight", ".weight.quant_map"))
+)
