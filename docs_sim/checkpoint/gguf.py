@@ -1,23 +1,45 @@
-"""The tensors of a GGUF file, through the gguf package; quantized blocks are dequantized to float32 when read."""
+"""The tensors of a GGUF file, read as untrusted bytes; the gguf package dequantizes their blocks when they are read.
 
+The header is parsed here: the package turns every word of the vocabulary into Python objects, which takes seconds, and
+believes every length.
+"""
+
+import mmap
 import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache, partial
+from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from docs_sim.checkpoint.file_state import FileState
 from docs_sim.checkpoint.stored import StoredTensor
 from docs_sim.errors import InputError, MissingExtraError, shown
 
 if TYPE_CHECKING:
-    from gguf import GGMLQuantizationType
     from torch import Tensor
 
 _MAGIC = b"GGUF"
-# Value types of the GGUF specification -> bytes of a value.
-_SCALAR_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+_VERSIONS = (2, 3)
+# Value types of the GGUF specification -> how struct reads a value.
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
-_MAX_DEPTH, _MAX_ELEMENTS = 4, 10_000_000
+_MAX_DEPTH, _MAX_DIMENSIONS, _MAX_ELEMENTS = 4, 4, 20_000_000
+_ALIGNMENT, _ARCHITECTURE, _PARTS = "general.alignment", "general.architecture", "split.count"
+# Block types whose numbers are the weights themselves -> name of the torch dtype.
+_FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+
+@dataclass(frozen=True)
+class _Info:
+    """A tensor as the header has it: dimensions from the outermost, bytes [begin, end) of the file."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: str
+    begin: int
+    end: int
 
 
 def read_gguf_tensors(path: Path) -> tuple[dict[str, StoredTensor], str | None]:
@@ -28,34 +50,30 @@ def read_gguf_tensors(path: Path) -> tuple[dict[str, StoredTensor], str | None]:
         InputError: naming the file, if it cannot be read or is not valid.
     """
     try:
-        from gguf import GGUFReader
+        import gguf  # noqa: F401
     except ImportError as error:
         raise MissingExtraError("gguf", f"reading {path.name}") from error
-    _check_start(path)
-    try:
-        state = FileState.of(path.stat())
-        _check_fields(path)
-        reader = GGUFReader(path, "c")  # copy on write: a read-only map would end Python when a matrix is changed
-        _check_layout(reader)
-        tensors = {tensor.name: _stored(tensor, path, state) for tensor in reader.tensors}
-        architecture, parts = (reader.get_field(key) for key in ("general.architecture", "split.count"))
-        name = None if architecture is None else str(architecture.contents())
-        count = 1 if parts is None else int(parts.contents())
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    except Exception as error:  # the parser meets hostile bytes with whatever exception they happen to cause
-        raise InputError(f"{path}: is cut short or not a valid GGUF file ({error}); download it again") from error
-    if count > 1:
-        raise InputError(f"{path}: is one of {count} parts; join them with `llama-gguf-split --merge` first")
-    return tensors, name
-
-
-def _check_start(path: Path) -> None:
     try:
         with path.open("rb") as file:
-            start = file.read(64)
+            state = FileState.of(path.stat())
+            _check_start(file.read(64), path)
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                infos, values = _Header(content).parse()
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    except (struct.error, ValueError, KeyError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path}: is cut short or not a valid GGUF file ({error}); download it again") from error
+    parts = values.get(_PARTS, 1)
+    if isinstance(parts, int) and parts > 1:
+        raise InputError(f"{path}: is one of {parts} parts; join them with `llama-gguf-split --merge` first")
+    architecture = values.get(_ARCHITECTURE)
+    tensors = {info.name: _stored(info, path, state) for info in infos}
+    return tensors, architecture if isinstance(architecture, str) else None
+
+
+def _check_start(start: bytes, path: Path) -> None:
     if not start:
         raise InputError(f"{path}: the file is empty; download it again")
     if start.startswith(b"version https://git-lfs"):
@@ -66,102 +84,141 @@ def _check_start(path: Path) -> None:
         raise InputError(f"{path}: is a GGUF file for big-endian machines, which is not read; use the usual one")
 
 
-def _check_fields(path: Path) -> None:
-    """Walk the key-value section: the gguf package believes every length in it, and would read for ever.
+class _Header:
+    """Reads the header from its beginning on. Every step goes forward, and none beyond the end of the file."""
 
-    Raises:
-        ValueError: if a length leads beyond the end of the file.
-    """
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        _, _, _, fields = struct.unpack("<4sIQQ", file.read(24))
+    def __init__(self, content: mmap.mmap) -> None:
+        self._content = content
+        self._position = len(_MAGIC)
+        self._elements = 0
+
+    def parse(self) -> tuple[list[_Info], dict[str, Any]]:
+        """The tensors, and the few values that matter.
+
+        Raises:
+            ValueError, struct.error, KeyError: if it is not valid.
+        """
+        version, tensors, fields = self._take("I"), self._take("Q"), self._take("Q")
+        if version not in _VERSIONS:
+            raise ValueError(f"version {version}; {' and '.join(map(str, _VERSIONS))} are read")
+        values: dict[str, Any] = {}
         for _ in range(fields):
-            _skip_string(file, size)
-            _skip_value(file, size, *struct.unpack("<I", file.read(4)))
+            key, kind = self._text(), self._take("I")
+            if key in (_ALIGNMENT, _ARCHITECTURE, _PARTS):
+                values[key] = self._text() if kind == _STRING else self._take(_SCALARS[kind])
+            else:
+                self._skip(kind)
+        infos = [self._info() for _ in range(tensors)]
+        return self._placed(infos, values.get(_ALIGNMENT, 32)), values
 
+    def _take(self, form: str) -> Any:
+        size = struct.calcsize(f"<{form}")
+        (value,) = struct.unpack_from(f"<{form}", self._content, self._position)
+        self._position += size
+        return value
 
-def _skip_string(file: BinaryIO, size: int) -> None:
-    (length,) = struct.unpack("<Q", file.read(8))
-    _skip(file, length, size)
+    def _text(self) -> str:
+        length = self._take("Q")
+        start = self._position
+        self._advance(length)
+        return self._content[start : self._position].decode("utf-8")
 
+    def _advance(self, length: int) -> None:
+        self._position += length
+        if self._position > len(self._content):
+            raise ValueError("a value reaches beyond the end of the file")
 
-def _skip_value(file: BinaryIO, size: int, kind: int, depth: int = 0) -> None:
-    if kind in _SCALAR_BYTES:
-        _skip(file, _SCALAR_BYTES[kind], size)
-    elif kind == _STRING:
-        _skip_string(file, size)
-    elif kind == _ARRAY and depth < _MAX_DEPTH:
-        element, count = struct.unpack("<IQ", file.read(12))
-        if count > _MAX_ELEMENTS:
-            raise ValueError(f"an array of {count:,} elements")
-        if element in _SCALAR_BYTES:
-            _skip(file, _SCALAR_BYTES[element] * count, size)
+    def _skip(self, kind: int, depth: int = 0) -> None:
+        if kind == _STRING:
+            self._advance(self._take("Q"))
+        elif kind != _ARRAY:
+            self._advance(struct.calcsize(_SCALARS[kind]))
+        elif depth >= _MAX_DEPTH:
+            raise ValueError("arrays in arrays without end")
         else:
-            for _ in range(count):
-                _skip_value(file, size, element, depth + 1)
-    else:
-        raise ValueError(f"a value of type {kind}")
+            self._skip_array(self._take("I"), self._take("Q"), depth)
+
+    def _skip_array(self, kind: int, count: int, depth: int) -> None:
+        if kind in _SCALARS:
+            self._advance(struct.calcsize(_SCALARS[kind]) * count)
+            return
+        self._elements += count
+        if self._elements > _MAX_ELEMENTS:
+            raise ValueError(f"arrays of {self._elements:,} values")
+        for _ in range(count):
+            self._skip(kind, depth + 1)
+
+    def _info(self) -> tuple[str, tuple[int, ...], str, int, int]:
+        """Name, shape, kind, offset and bytes of a tensor."""
+        from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+        name, count = self._text(), self._take("I")
+        if count > _MAX_DIMENSIONS:
+            raise ValueError(f"tensor {shown(name)} has {count} dimensions")
+        inner_first = [self._take("Q") for _ in range(count)]
+        kind = GGMLQuantizationType(self._take("I"))
+        block, size = GGML_QUANT_SIZES[kind]
+        if inner_first and inner_first[0] % block:
+            raise ValueError(f"the rows of tensor {shown(name)} are no whole blocks")
+        return name, tuple(reversed(inner_first)), kind.name, self._take("Q"), prod(inner_first) // block * size
+
+    def _placed(self, infos: Sequence[tuple[str, tuple[int, ...], str, int, int]], alignment: Any) -> list[_Info]:
+        """Where the tensors lie. They may not overlap, and must be aligned and inside the file."""
+        if type(alignment) is not int or alignment <= 0:
+            raise ValueError(f"an alignment of {alignment}")
+        start = -(-self._position // alignment) * alignment
+        placed = [
+            _Info(name, shape, kind, start + offset, start + offset + size) for name, shape, kind, offset, size in infos
+        ]
+        if len({info.name for info in placed}) < len(placed):
+            raise ValueError("a tensor name occurs twice")
+        end, previous = start, ""
+        for info in sorted(placed, key=lambda info: (info.begin, info.end)):
+            if info.begin < end:
+                raise ValueError(f"tensors {shown(previous)} and {shown(info.name)} overlap")
+            if (info.begin - start) % alignment:
+                raise ValueError(f"tensor {shown(info.name)} is not aligned")
+            end, previous = info.end, info.name
+        if end > len(self._content) and placed:
+            raise ValueError(f"{len(self._content):,} of {end:,} bytes")
+        return placed
 
 
-def _skip(file: BinaryIO, length: int, size: int) -> None:
-    if file.tell() + length > size:
-        raise ValueError("a value beyond the end of the file")
-    file.seek(length, 1)
-
-
-def _check_layout(reader: Any) -> None:
-    """The gguf package believes every offset.
-
-    Raises:
-        ValueError: if a tensor is not aligned or lies over another.
-    """
-    end, previous = reader.data_offset, ""
-    for tensor in sorted(reader.tensors, key=lambda tensor: int(tensor.data_offset)):
-        if tensor.data_offset < end:
-            raise ValueError(f"tensors {shown(previous)} and {shown(tensor.name)} overlap")
-        if (tensor.data_offset - reader.data_offset) % reader.alignment:
-            raise ValueError(f"tensor {shown(tensor.name)} is not aligned")
-        end, previous = int(tensor.data_offset) + int(tensor.n_bytes), tensor.name
-
-
-def _stored(tensor: Any, path: Path, state: FileState) -> StoredTensor:
-    shape = tuple(int(size) for size in reversed(tensor.shape))  # GGUF counts dimensions from the innermost
-    kind = tensor.tensor_type
-    refusal = None if _readable(kind) else f"stored as {kind.name}, which the gguf package cannot dequantize"
-    read = partial(_read, path, tensor, shape, state)
-    return StoredTensor(tensor.name, shape, kind.name, path, int(tensor.n_bytes), refusal, read)
+def _stored(info: _Info, path: Path, state: FileState) -> StoredTensor:
+    refusal = None if _readable(info.kind) else f"stored as {info.kind}, which the gguf package cannot dequantize"
+    read = partial(_read, path, info, state)
+    return StoredTensor(info.name, info.shape, info.kind, path, info.end - info.begin, refusal, read)
 
 
 @cache
-def _readable(kind: "GGMLQuantizationType") -> bool:
+def _readable(kind: str) -> bool:
     """Whether the gguf package can dequantize a kind of block, which only a block tells."""
     import numpy as np
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
 
-    if kind == GGMLQuantizationType.F64:
+    if kind in _FLOATS:
         return True
+    number = GGMLQuantizationType[kind]
     try:
         with np.errstate(all="ignore"):
-            dequantize(np.zeros((1, GGML_QUANT_SIZES[kind][1]), dtype=np.uint8), kind)
+            dequantize(np.zeros((1, GGML_QUANT_SIZES[number][1]), dtype=np.uint8), number)
     except NotImplementedError:
         return False
     return True
 
 
-def _read(path: Path, tensor: Any, shape: tuple[int, ...], state: FileState, begin: int, end: int) -> "Tensor":
+def _read(path: Path, info: _Info, state: FileState, begin: int, end: int) -> "Tensor":
+    import numpy as np
     import torch
     from gguf import GGMLQuantizationType, dequantize
 
-    try:
-        state.check(path.stat(), path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    kinds = GGMLQuantizationType
-    data = tensor.data.reshape(shape[0], -1)[begin:end]  # blocks do not reach over the innermost dimension
-    wanted = (end - begin, *shape[1:])
-    if tensor.tensor_type == kinds.BF16:
-        return torch.from_numpy(data).view(torch.bfloat16).view(wanted)
-    if tensor.tensor_type in (kinds.F64, kinds.F32, kinds.F16):
-        return torch.from_numpy(data).view(wanted)
-    blocks = tensor.data.reshape(shape[0], -1, tensor.data.shape[-1])[begin:end] if len(shape) > 1 else tensor.data
-    return torch.from_numpy(dequantize(blocks, tensor.tensor_type)).view(wanted)
+    from docs_sim.checkpoint.memory_map import map_bytes
+
+    entry = (info.end - info.begin) // max(1, info.shape[0] if info.shape else 1)
+    shape = (end - begin, *info.shape[1:]) if info.shape else ()
+    content = map_bytes(path, state, info.begin + begin * entry, info.begin + end * entry)
+    if info.kind in _FLOATS:
+        return content.view(getattr(torch, _FLOATS[info.kind])).view(shape)
+    rows = content.numpy().reshape(prod(shape[:-1]), -1)
+    with np.errstate(all="ignore"):  # what comes out as infinity is refused later, with the tensor's name
+        return torch.from_numpy(dequantize(rows, GGMLQuantizationType[info.kind])).view(shape)

@@ -2,7 +2,6 @@
 
 import mmap
 import os
-from math import prod
 from pathlib import Path
 
 import torch
@@ -14,26 +13,29 @@ from docs_sim.errors import InputError
 
 
 def map_tensor(path: Path, header: TensorHeader, state: FileState, begin: int, end: int) -> Tensor:
-    """Entries [begin, end) of the first dimension of the tensor that ``header`` describes, backed by the page cache.
-
-    Writing to it changes memory, not the file. Only the pages of these entries are mapped: a private mapping of a
-    whole file larger than memory is refused by Linux, and the address space is given back with the tensor.
-
-    Raises:
-        InputError: if the file is not in the state in which its header was read, or cannot be read.
-    """
-    dtype = getattr(torch, TORCH_DTYPES[header.dtype])
+    """Entries [begin, end) of the first dimension of the tensor that ``header`` describes, as ``map_bytes``."""
     shape = (end - begin, *header.shape[1:]) if header.shape else ()
     entry = (header.end - header.begin) // max(1, header.shape[0] if header.shape else 1)
-    count = prod(shape)
-    if count == 0:
-        return torch.empty(shape, dtype=dtype)
-    first, last = header.begin + begin * entry, header.begin + end * entry
-    page = first - first % mmap.ALLOCATIONGRANULARITY
+    content = map_bytes(path, state, header.begin + begin * entry, header.begin + end * entry)
+    return content.view(getattr(torch, TORCH_DTYPES[header.dtype])).view(shape)
+
+
+def map_bytes(path: Path, state: FileState, begin: int, end: int) -> Tensor:
+    """Bytes [begin, end) of a file, backed by the page cache; writing to them changes memory, not the file.
+
+    Only their pages are mapped: a private mapping of a whole file larger than memory is refused by Linux, and the
+    address space is given back with the tensor.
+
+    Raises:
+        InputError: if the file is not in ``state``, or cannot be read.
+    """
+    if begin == end:
+        return torch.empty(0, dtype=torch.uint8)
+    page = begin - begin % mmap.ALLOCATIONGRANULARITY
     try:
         with path.open("rb") as file:
             state.check(os.fstat(file.fileno()), path)
-            mapped = mmap.mmap(file.fileno(), last - page, access=mmap.ACCESS_COPY, offset=page)
+            mapped = mmap.mmap(file.fileno(), end - page, access=mmap.ACCESS_COPY, offset=page)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    return torch.frombuffer(mapped, dtype=dtype, count=count, offset=first - page).view(shape)
+    return torch.frombuffer(mapped, dtype=torch.uint8, count=end - begin, offset=begin - page)
