@@ -1,5 +1,6 @@
 """The ``docs-sim`` program: its commands, and how their errors end."""
 
+import errno
 import os
 import signal
 import traceback
@@ -65,23 +66,32 @@ def _run(arguments: list[str], *, debug: bool) -> int:
         status = int(app(arguments, standalone_mode=False) or 0)
         if status == _INTERRUPTED:  # what typer makes of Ctrl-C
             raise KeyboardInterrupt
-    except _UsageError as error:
-        command = f" {arguments[0]}" if arguments and arguments[0] in _COMMANDS else ""
-        message = error.format_message()  # type: ignore[attr-defined]
-        message = message.removeprefix("Invalid value: Value error, ").replace("Value error, ", "").rstrip(".")
-        return _fail(2, f"{message}. See `docs-sim{command} --help`.", debug)
-    except InputError as error:
-        return _fail(2, str(error), debug)
-    except KeyboardInterrupt:
-        return _fail(_INTERRUPTED, "interrupted", debug)
-    except (BrokenPipeError, SystemExit) as end:
-        return _status_of_end(end)
-    except Exception as error:
-        return _fail(1, f"a fault of docs-sim: {type(error).__name__}: {error}; --debug shows where", debug)
-    else:
-        return status
+    except BaseException as error:
+        status, message = _end(error, arguments)
+        if debug and message:
+            traceback.print_exc()
+        if message:
+            complain(" ".join(message.split()))
     finally:
         close_output()
+    return status
+
+
+def _end(error: BaseException, arguments: list[str]) -> tuple[int, str]:
+    """Exit status and last words."""
+    if isinstance(error, _UsageError):
+        command = f" {arguments[0]}" if arguments and arguments[0] in _COMMANDS else ""
+        message = error.format_message().replace("Value error, ", "").rstrip(".")  # type: ignore[attr-defined]
+        return 2, f"{message}. See `docs-sim{command} --help`."
+    if isinstance(error, InputError):
+        return 2, str(error)
+    if isinstance(error, KeyboardInterrupt):
+        return _INTERRUPTED, "interrupted"
+    if isinstance(error, BrokenPipeError | SystemExit):
+        return _status_of_end(error), ""
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # typer writes the help by itself
+        return 2, f"cannot be written: {error.strerror}"
+    return 1, f"a fault of docs-sim: {type(error).__name__}: {error}; --debug shows where"
 
 
 def _status_of_end(end: BrokenPipeError | SystemExit) -> int:
@@ -89,10 +99,3 @@ def _status_of_end(end: BrokenPipeError | SystemExit) -> int:
     if isinstance(end, BrokenPipeError) or isinstance(end.__context__, BrokenPipeError):
         return 0
     return end.code if isinstance(end.code, int) else 1
-
-
-def _fail(status: int, message: str, debug: bool) -> int:
-    if debug:
-        traceback.print_exc()
-    complain(" ".join(message.split()))
-    return status

@@ -15,6 +15,8 @@ def heatmap(
     layers: options.Layers = None,
     experts: options.Experts = "concat",
     stack: options.Stack = None,
+    tower: options.Tower = "language",
+    layout: options.Layout = None,
     scale: Annotated[
         options.Scale, typer.Option("--scale", help="Colours: the similarity, or its excess over chance.")
     ] = options.Scale.raw,
@@ -36,24 +38,26 @@ def heatmap(
     debug: options.Debug = False,
 ) -> None:
     """Compare one weight matrix over all pairs of layers: a figure, tables and a result file."""
-    from docs_sim.analyses.selection import select_layers
+    from docs_sim.analyses.selection import ranges, select_layers
     from docs_sim.checkpoint import open_checkpoint
 
     budget = None if memory_budget is None else options.parse_bytes(memory_budget)
-    checkpoint = open_checkpoint(model, revision)
-    select_layers(checkpoint, matrix, layers, experts, stack)  # a wrong name shall not wait for torch
+    checkpoint = open_checkpoint(model, revision, tower=tower, layout=layout)
+    selected, _ = select_layers(checkpoint, matrix, layers, experts, stack)  # a wrong name shall not wait for torch
 
     from docs_sim.analyses.heatmap import heatmap as compute
     from docs_sim.report.files import json_text, reserved
     from docs_sim.report.grids import check_colour_range
 
     check_colour_range(vmin, vmax)
-    name = checkpoint.matrices(matrix)[0].name
+    name = selected[0].name
+    numbers = ranges(one.layer for one in selected if one.layer is not None)
     choices = [
         "" if index == "docs" else index,
-        f"layers-{layers.replace(' ', '')}" if layers else "",
+        f"layers-{numbers.replace(', ', '_')}" if layers else "",
         "" if experts == "concat" else f"experts-{experts}",
         stack or "",
+        "" if tower == "language" else tower,
         f"revision-{revision}" if revision else "",
         "" if precision == options.Precision.auto else precision.value,
     ]

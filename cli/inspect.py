@@ -7,7 +7,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from . import options
-from .output import print_lines, print_result
+from .output import print_lines, print_result, shortened
 
 if TYPE_CHECKING:
     from docs_sim.checkpoint import Checkpoint, WeightMatrix
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 def inspect(
     model: options.Model,
+    tower: options.Tower = "language",
+    layout: options.Layout = None,
     revision: options.Revision = None,
     json: options.Json = False,
     debug: options.Debug = False,
@@ -23,7 +25,7 @@ def inspect(
     from docs_sim.checkpoint import open_checkpoint
     from docs_sim.report.files import json_text
 
-    checkpoint = open_checkpoint(model, revision)
+    checkpoint = open_checkpoint(model, revision, tower=tower, layout=layout)
     if json:
         print_result(json_text(_contents(checkpoint)))
     else:
@@ -36,6 +38,7 @@ def _contents(checkpoint: "Checkpoint") -> dict[str, Any]:
         "command": "inspect",
         "docs_sim": version("docs-sim"),
         "model": checkpoint.describe() | {"layout": checkpoint.layout, "dtype": checkpoint.dtype},
+        "towers": checkpoint.towers,
         "layers": checkpoint.layers,
         "bytes": sum(tensor.bytes for tensor in checkpoint.tensors.values()),
         "matrices": [
@@ -67,10 +70,11 @@ def _heading(checkpoint: "Checkpoint") -> list[str]:
     size = sum(tensor.bytes for tensor in checkpoint.tensors.values())
     layout = f"{checkpoint.layout} names" if checkpoint.layout else "no known layout"
     return [
-        f"{checkpoint.name}  {checkpoint.architecture or 'architecture not stated'}  ({layout})",
+        f"{checkpoint.name}  {shortened(checkpoint.architecture) or 'architecture not stated'}  ({layout})",
         f"  {checkpoint.source.weights}" + (f"  at {checkpoint.source.revision}" if checkpoint.source.revision else ""),
         f"  {len(checkpoint.tensors)} tensors, {size / 1e6:,.1f} MB, mostly {checkpoint.dtype}, "
         f"{len(checkpoint.layers)} layers",
+        *([f"  towers: {', '.join(checkpoint.towers)}"] if len(checkpoint.towers) > 1 else []),
     ]
 
 

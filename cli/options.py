@@ -33,6 +33,10 @@ Experts = Annotated[
     str, typer.Option("--experts", help="In mixture-of-experts layers: concat, shared, or the number of an expert.")
 ]
 Stack = Annotated[str | None, typer.Option("--stack", help="encoder or decoder, of a model that has both.")]
+Tower = Annotated[str, typer.Option("--tower", help="Of a multimodal model: language, vision or audio.")]
+Layout = Annotated[
+    Path | None, typer.Option("--layout", help="A TOML file that says how this model names its tensors (README).")
+]
 Revision = Annotated[str | None, typer.Option("--revision", help="Branch, tag or commit of a Hub id.")]
 Out = Annotated[
     Path | None,

@@ -1,5 +1,6 @@
 """What commands say: progress and warnings on standard error, results on standard output."""
 
+import hashlib
 import io
 import os
 import re
@@ -14,8 +15,10 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from docs_sim.errors import InputError
+from docs_sim.report.text import printable
 
-_LONGEST_NAME = 200
+_LONGEST_NAME = 200  # bytes, of a directory
+_LONGEST_TEXT = 100
 _PATIENCE = 1.0  # seconds before a progress bar is worth a reader's attention
 
 
@@ -25,12 +28,16 @@ def default_directory(command: str, model: str, matrix: str, *choices: str) -> P
     Nothing is in it that a file system dislikes.
     """
     name = "-".join([command, model, matrix, *filter(None, choices)])
-    return Path("docs-sim-out") / re.sub(r"[^\w.+-]+", "-", name)[:_LONGEST_NAME]
+    harmless = re.sub(r"[^\w.+-]+", "-", name)
+    if len(harmless.encode()) > _LONGEST_NAME:
+        mark = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+        harmless = f"{harmless.encode()[:_LONGEST_NAME].decode(errors='ignore')}-{mark}"
+    return Path("docs-sim-out") / harmless
 
 
-def printable(text: str) -> str:
-    """One line that does nothing to a terminal: names in checkpoints are untrusted, and so are file names."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+def shortened(text: str | None) -> str | None:
+    """Not more of an untrusted text than anybody reads."""
+    return text if text is None or len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."
 
 
 def make_streams_safe() -> None:

@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from docs_sim.checkpoint import Checkpoint, WeightMatrix
 from docs_sim.checkpoint.matrix import concatenate
@@ -93,17 +93,21 @@ def select_layers(
         missing = sorted(selected.keys() - found.keys())
         notes.append(f"layers {ranges(missing)} left out: they have no {_expert_words(experts)}")
     if any(len(one.parts) > 1 for one in found.values()):
-        notes += _side_by_side(candidates)
+        notes += _side_by_side(candidates, found)
     return list(found.values()), notes
 
 
-def _side_by_side(candidates: Sequence[WeightMatrix]) -> list[str]:
+def _side_by_side(candidates: Sequence[WeightMatrix], found: Mapping[int, WeightMatrix]) -> list[str]:
     """What a reader must know of experts that are compared as one matrix."""
     notes = [
         "the chance level takes all columns as independent; experts that are near copies of each other lie below it"
     ]
     if any(candidate.expert == "shared" for candidate in candidates):
         notes.append("the shared experts are not among those side by side; --experts shared compares them")
+    counts = {layer: len(one.parts) for layer, one in found.items() if len(one.parts) > 1}
+    fewer = [layer for layer, count in counts.items() if count < max(counts.values())]
+    if fewer:
+        notes.append(f"layers {ranges(fewer)} have fewer than the {max(counts.values())} experts of the others")
     return notes
 
 

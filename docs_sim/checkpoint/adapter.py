@@ -3,7 +3,7 @@
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,116 @@ _PIECE = re.compile(
 )
 _SAVED = re.compile(r"base_model\.model\.(?P<name>.+?)(?:\.modules_to_save)?\.(?P<kind>weight|bias)")
 _OUT_OF_REACH = ("layer_replication", "use_qalora", "trainable_token_indices", "megatron_config")
+
+
+@dataclass(frozen=True)
+class _Adapter:
+    """What an adapter calls itself in messages, and the content of its config."""
+
+    name: str
+    config: Mapping[str, Any]
+
+    def misfit(self, module: str, stored: StoredTensor, shape: tuple[int, ...]) -> InputError:
+        return InputError(
+            f"{self.name}: does not fit this base: {shown(module)} is {stored.shape} there, and {shape} in the adapter"
+        )
+
+    def scaling(self, path: str, rank: int) -> float:
+        """lora_alpha / r, or over its root; patterns are matched as PEFT does."""
+        stated = _of_pattern(self.config.get("rank_pattern"), path, self.config.get("r", 8))
+        alpha = _of_pattern(self.config.get("alpha_pattern"), path, self.config.get("lora_alpha", 8))
+        if stated != rank:
+            raise InputError(f"{self.name}: {shown(path)} has rank {rank}, and {shown(stated)} by {_CONFIG}")
+        if not isinstance(alpha, int | float) or not math.isfinite(alpha):
+            raise InputError(f"{self.name}: lora_alpha of {shown(path)} is {shown(alpha)}")
+        return float(alpha) / (math.sqrt(rank) if self.config.get("use_rslora") else rank)
+
+
+def _of_pattern(patterns: object, path: str, default: object) -> object:
+    for pattern, value in patterns.items() if isinstance(patterns, Mapping) else ():
+        try:
+            if re.match(rf"(.*\.)?({pattern})$", path):
+                return value
+        except re.error:
+            continue
+    return default
+
+
+@dataclass(frozen=True)
+class _Base:
+    """The tensors of the base, changed in place, and their names by every ending at a dot: prefixes differ."""
+
+    tensors: dict[str, StoredTensor]
+    by_ending: Mapping[str, list[str]]
+
+    def target(self, wanted: str, adapter: _Adapter) -> str:
+        """The tensor that is called ``wanted``, whatever either side has in front."""
+        parts = wanted.split(".")
+        for start in range(len(parts) - 1):
+            found = self.by_ending.get(".".join(parts[start:]), [])
+            exact = [name for name in found if name == wanted] or found
+            if len(exact) == 1:
+                return exact[0]
+            if found:
+                break
+        module = wanted.removesuffix(".weight")
+        raise InputError(f"{adapter.name}: does not fit this base, which has no {shown(module)}")
+
+
+def adapted(
+    base: Mapping[str, StoredTensor], tensors: Mapping[str, StoredTensor], config: Mapping[str, Any], name: str
+) -> dict[str, StoredTensor]:
+    """The tensors of ``base`` with an adapter on them.
+
+    Args:
+        base: the tensors of the base, by name.
+        tensors: those of the adapter.
+        config: content of adapter_config.json.
+        name: of the adapter, for messages.
+
+    Raises:
+        InputError: if it is no LoRA adapter, or does not fit the base; the first module is named.
+    """
+    adapter, merged = _Adapter(name, config), _Base(dict(base), _by_ending(base))
+    _check_kind(adapter)
+    modules: dict[str, dict[str, StoredTensor]] = defaultdict(dict)
+    for key, tensor in tensors.items():
+        piece, saved = _PIECE.fullmatch(key), _SAVED.fullmatch(key)
+        if piece is not None:
+            modules[piece["module"]][piece["piece"]] = tensor
+        elif saved is None:
+            raise InputError(f"{name}: {shown(key)} is no part of a LoRA adapter; merge it with peft first")
+        elif saved["kind"] == "weight":
+            _replace(merged, adapter, saved["name"], tensor)
+    for module, pieces in modules.items():
+        _adapt(merged, adapter, module, pieces)
+    return merged.tensors
+
+
+def _check_kind(adapter: _Adapter) -> None:
+    kind = adapter.config.get("peft_type")
+    if str(kind).upper() != "LORA":
+        raise InputError(f"{adapter.name}: is a {shown(kind)} adapter; only LORA is read: merge it with peft first")
+    beyond = [key for key in _OUT_OF_REACH if adapter.config.get(key)]
+    if beyond:
+        raise InputError(f"{adapter.name}: uses {beyond[0]}, which is not read; merge it with peft first")
+
+
+def _by_ending(base: Mapping[str, StoredTensor]) -> dict[str, list[str]]:
+    endings: dict[str, list[str]] = defaultdict(list)
+    for name in base:
+        parts = name.split(".")
+        for start in range(len(parts)):
+            endings[".".join(parts[start:])].append(name)
+    return endings
+
+
+def _replace(base: _Base, adapter: _Adapter, module: str, tensor: StoredTensor) -> None:
+    """A whole tensor that was trained: modules_to_save."""
+    target = base.target(f"{module}.weight", adapter)
+    if tensor.shape != base.tensors[target].shape:
+        raise adapter.misfit(module, base.tensors[target], tensor.shape)
+    base.tensors[target] = replace(tensor, name=target)
 
 
 @dataclass(frozen=True)
@@ -42,129 +152,28 @@ class _Update:
     turned: bool
 
 
-def adapted(
-    base: Mapping[str, StoredTensor], adapter: Mapping[str, StoredTensor], config: Mapping[str, Any], name: str
-) -> dict[str, StoredTensor]:
-    """The tensors of ``base`` with an adapter on them.
-
-    Args:
-        base: the tensors of the base, by name.
-        adapter: those of the adapter.
-        config: content of adapter_config.json.
-        name: of the adapter, for messages.
-
-    Raises:
-        InputError: if it is no LoRA adapter, or does not fit the base; the first module is named.
-    """
-    _check_kind(config, name)
-    modules: dict[str, dict[str, StoredTensor]] = defaultdict(dict)
-    tensors = dict(base)
-    by_ending = _by_ending(base)
-    for key, tensor in adapter.items():
-        piece, saved = _PIECE.fullmatch(key), _SAVED.fullmatch(key)
-        if piece is not None:
-            modules[piece["module"]][piece["piece"]] = tensor
-        elif saved is None:
-            raise InputError(f"{name}: {shown(key)} is no part of a LoRA adapter; merge it with peft first")
-        elif saved["kind"] == "weight":
-            target = _target(by_ending, f"{saved['name']}.weight", saved["name"], name)
-            if tensor.shape != base[target].shape:
-                raise InputError(_misfit(name, saved["name"], base[target], tensor.shape))
-            tensors[target] = replace(tensor, name=target)
-    for module, pieces in modules.items():
-        _adapt(tensors, by_ending, module, pieces, config, name)
-    return tensors
-
-
-def _check_kind(config: Mapping[str, Any], name: str) -> None:
-    kind = config.get("peft_type")
-    if str(kind).upper() != "LORA":
-        raise InputError(f"{name}: is a {shown(kind)} adapter; only LORA is read: merge it with peft first")
-    beyond = [key for key in _OUT_OF_REACH if config.get(key)]
-    if beyond:
-        raise InputError(f"{name}: uses {beyond[0]}, which is not read; merge it with peft first")
-
-
-def _by_ending(base: Mapping[str, StoredTensor]) -> dict[str, list[str]]:
-    """Every ending of a name, at its dots, -> the names: adapters and checkpoints differ in their prefixes."""
-    endings: dict[str, list[str]] = defaultdict(list)
-    for name in base:
-        parts = name.split(".")
-        for start in range(len(parts)):
-            endings[".".join(parts[start:])].append(name)
-    return endings
-
-
-def _target(by_ending: Mapping[str, list[str]], wanted: str, module: str, name: str) -> str:
-    """The tensor of the base that is called ``wanted``, whatever either has in front."""
-    parts = wanted.split(".")
-    for start in range(len(parts) - 1):
-        found = by_ending.get(".".join(parts[start:]), [])
-        exact = [tensor for tensor in found if tensor == wanted] or found
-        if len(exact) == 1:
-            return exact[0]
-        if found:
-            break
-    raise InputError(f"{name}: does not fit this base, which has no {shown(module)}")
-
-
-def _misfit(name: str, module: str, base: StoredTensor, shape: tuple[int, ...]) -> str:
-    return f"{name}: does not fit this base: {shown(module)} is {base.shape} there, and {shape} in the adapter"
-
-
-def _adapt(
-    tensors: dict[str, StoredTensor],
-    by_ending: Mapping[str, list[str]],
-    module: str,
-    pieces: Mapping[str, StoredTensor],
-    config: Mapping[str, Any],
-    name: str,
-) -> None:
+def _adapt(base: _Base, adapter: _Adapter, module: str, pieces: Mapping[str, StoredTensor]) -> None:
     """Put the update of one module on its tensor."""
     embedding = "lora_embedding_A" in pieces
     down, up = (pieces.get(f"lora_{'embedding_' if embedding else ''}{side}") for side in "AB")
     if down is None or up is None:
-        raise InputError(f"{name}: {shown(module)} has only one of lora_A and lora_B; save the adapter again")
+        raise InputError(f"{adapter.name}: {shown(module)} has only one of lora_A and lora_B; save the adapter again")
     if len(down.shape) != 2 or len(up.shape) != 2:
-        raise InputError(
-            f"{name}: {shown(module)} has lora_A {down.shape} and lora_B {up.shape}, which are no matrices"
-        )
-    parameters = config.get("target_parameters") or []
+        raise InputError(f"{adapter.name}: lora_A and lora_B of {shown(module)} are {down.shape} and {up.shape}")
     path = module.replace(".base_layer", "")
-    stacked = [parameter for parameter in parameters if _names(parameter, path)]
+    parameters = adapter.config.get("target_parameters") or []
+    stacked = [str(parameter).rpartition(".")[2] for parameter in parameters if _names(str(parameter), path)]
     if stacked:
-        _adapt_experts(tensors, by_ending, module, stacked, (down, up), config, name)
+        _adapt_experts(base, adapter, [f"{path}.{parameter}" for parameter in stacked], down, up)
         return
-    target = _target(by_ending, f"{path}.weight", path, name)
-    stored = tensors[target]
-    turned = embedding or bool(config.get("fan_in_fan_out"))
-    out_in = stored.shape[::-1] if turned else stored.shape
+    target = base.target(f"{path}.weight", adapter)
+    stored = base.tensors[target]
+    turned = embedding or bool(adapter.config.get("fan_in_fan_out"))
     rank = down.shape[0]
-    if (up.shape[0], down.shape[1]) != out_in or up.shape[1] != rank:
-        raise InputError(_misfit(name, path, stored, (up.shape[0], down.shape[1])))
-    update = _Update(down, up, pieces.get("lora_magnitude_vector"), _scaling(path, rank, config, name), turned)
-    tensors[target] = replace(stored, read=partial(_merged, stored, update))
-
-
-def _scaling(path: str, rank: int, config: Mapping[str, Any], name: str) -> float:
-    """lora_alpha / r, or over its root; patterns are matched as PEFT does."""
-    stated = _of_pattern(config.get("rank_pattern"), path, config.get("r", 8))
-    alpha = _of_pattern(config.get("alpha_pattern"), path, config.get("lora_alpha", 8))
-    if stated != rank:
-        raise InputError(f"{name}: {shown(path)} has rank {rank}, and {shown(stated)} by {_CONFIG}")
-    if not isinstance(alpha, int | float) or not math.isfinite(alpha):
-        raise InputError(f"{name}: lora_alpha of {shown(path)} is {shown(alpha)}")
-    return float(alpha) / (math.sqrt(rank) if config.get("use_rslora") else rank)
-
-
-def _of_pattern(patterns: object, path: str, default: object) -> object:
-    for pattern, value in (patterns or {}).items() if isinstance(patterns, Mapping | None) else ():
-        try:
-            if re.match(rf"(.*\.)?({pattern})$", path):
-                return value
-        except re.error:
-            continue
-    return default
+    if (up.shape[0], down.shape[1]) != (stored.shape[::-1] if turned else stored.shape) or up.shape[1] != rank:
+        raise adapter.misfit(path, stored, (up.shape[0], down.shape[1]))
+    update = _Update(down, up, pieces.get("lora_magnitude_vector"), adapter.scaling(path, rank), turned)
+    base.tensors[target] = replace(stored, read=partial(_merged, stored, update))
 
 
 def _merged(stored: StoredTensor, update: _Update, begin: int, end: int) -> "Tensor":
@@ -188,48 +197,29 @@ def _names(parameter: str, path: str) -> bool:
     return bool(module) and (path == module or path.endswith(f".{module}"))
 
 
-def _adapt_experts(
-    tensors: dict[str, StoredTensor],
-    by_ending: Mapping[str, list[str]],
-    module: str,
-    parameters: list[str],
-    pieces: tuple[StoredTensor, StoredTensor],
-    config: Mapping[str, Any],
-    name: str,
-) -> None:
+def _adapt_experts(base: _Base, adapter: _Adapter, names: list[str], down: StoredTensor, up: StoredTensor) -> None:
     """Stacked experts: lora_A (E r, in), lora_B (out, r E); which parameter is meant follows from the shapes."""
-    down, up = pieces
-    path = module.replace(".base_layer", "")
-    for parameter in parameters:
-        wanted = f"{path}.{parameter.rpartition('.')[2]}"
-        target = _target(by_ending, wanted, wanted, name)
-        stored = tensors[target]
-        if len(stored.shape) != 3 or down.shape[0] % stored.shape[0]:
+    shape = (up.shape[0], down.shape[1])
+    for name in names:
+        target = base.target(name, adapter)
+        stored = base.tensors[target]
+        if len(stored.shape) != 3 or down.shape[0] % stored.shape[0] or up.shape[1] != down.shape[0]:
             continue
-        experts, first, second = stored.shape
-        rank = down.shape[0] // experts
-        turned = (up.shape[0], down.shape[1]) != (first, second)
-        if (up.shape[0], down.shape[1]) not in ((first, second), (second, first)) or up.shape[1] != rank * experts:
+        if shape not in (stored.shape[1:], stored.shape[:0:-1]):
             continue
-        scaling = _scaling(wanted, rank, config, name)
-        tensors[target] = replace(stored, read=partial(_merged_experts, stored, down, up, scaling, turned))
+        scaling = adapter.scaling(name, down.shape[0] // stored.shape[0])
+        update = _Update(down, up, None, scaling, turned=shape != stored.shape[1:])
+        base.tensors[target] = replace(stored, read=partial(_merged_experts, stored, update))
         return
-    raise InputError(f"{name}: does not fit this base: no parameter of {shown(path)} has the shape of its update")
+    raise InputError(f"{adapter.name}: does not fit this base: the shapes of {' and '.join(names)} are others")
 
 
-def _merged_experts(
-    stored: StoredTensor,
-    down: StoredTensor,
-    up: StoredTensor,
-    scaling: float,
-    turned: bool,
-    begin: int,
-    end: int,
-) -> "Tensor":
+def _merged_experts(stored: StoredTensor, update: _Update, begin: int, end: int) -> "Tensor":
+    """Experts [begin, end) of the merged tensor, in float32."""
     import torch
 
     experts = stored.shape[0]
-    lower = down.load().float().unflatten(0, (experts, -1))[begin:end]  # (e, r, in)
-    upper = up.load().float().unflatten(1, (-1, experts))[:, :, begin:end].permute(2, 0, 1)  # (e, out, r)
-    delta = torch.bmm(upper, lower)
-    return stored.load(begin, end).float() + scaling * (delta.transpose(1, 2) if turned else delta)
+    down = update.down.load().float().unflatten(0, (experts, -1))[begin:end]  # (e, r, in)
+    up = update.up.load().float().unflatten(1, (-1, experts))[:, :, begin:end].permute(2, 0, 1)  # (e, out, r)
+    delta = torch.bmm(up, down)
+    return stored.load(begin, end).float() + update.scaling * (delta.transpose(1, 2) if update.turned else delta)

@@ -5,18 +5,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from docs_sim.checkpoint.naming import TOWERS, Unnamed, name_tensors
 from docs_sim.checkpoint.adapter import adapted
 from docs_sim.checkpoint.layout import read_layout
 from docs_sim.checkpoint.matrix import WeightMatrix
 from docs_sim.checkpoint.matrix_names import canonical_name
+from docs_sim.checkpoint.naming import TOWERS, Unnamed, closest_names, name_tensors
 from docs_sim.checkpoint.reader import read_files, read_json, read_safetensors
 from docs_sim.checkpoint.source import Source, find_adapter, find_source, split_adapter
 from docs_sim.checkpoint.stored import StoredTensor
 from docs_sim.errors import InputError, shown
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Checkpoint:
     """What a checkpoint holds.
 
@@ -26,6 +26,7 @@ class Checkpoint:
         layout: the naming family that fitted; None if none did.
         tensors: everything that is stored, by name.
         unnamed: the tensors that are no neuron matrix, with the reason.
+        towers: which parts of a multimodal model have layers: ``language``, ``vision``, ``audio``, ``mtp``.
     """
 
     source: Source
@@ -33,6 +34,7 @@ class Checkpoint:
     layout: str | None
     tensors: dict[str, StoredTensor] = field(repr=False)
     unnamed: tuple[Unnamed, ...] = field(repr=False)
+    towers: tuple[str, ...]
     _matrices: tuple[WeightMatrix, ...] = field(repr=False)
 
     @property
@@ -76,7 +78,10 @@ class Checkpoint:
         if found:
             return found
         if not self._matrices:
-            raise InputError(f"{self.name}: no tensor fits a known layout; `docs-sim inspect` lists the names")
+            raise InputError(
+                f"{self.name}: no tensor fits a known layout{closest_names(self.tensors)}; "
+                "`docs-sim inspect` lists the names, and --layout FILE.toml can describe them"
+            )
         names = ", ".join(dict.fromkeys(matrix.name for matrix in self._matrices))
         raise InputError(f"{self.name}: has no {wanted}; it has {names}")
 
@@ -117,7 +122,9 @@ def open_checkpoint(
     naming = name_tensors(tensors, config, tower, known)
     if tower != "language" and not naming.matrices:
         raise InputError(f"{source.name}: has no {tower} tower; it has {', '.join(naming.towers) or 'none'}")
-    return Checkpoint(source, _architecture(config), naming.layout, tensors, naming.unnamed, naming.matrices)
+    return Checkpoint(
+        source, _architecture(config), naming.layout, tensors, naming.unnamed, naming.towers, naming.matrices
+    )
 
 
 def _architecture(config: dict[str, Any]) -> str | None:

@@ -137,9 +137,9 @@ def _scaled(weight: str, scale: str, pieces: Pieces, config: Config) -> Whole | 
     if len(stored.shape) != 2 or len(scales.shape) > 2:
         return None
     grid = scales.shape if len(scales.shape) == 2 else (prod(scales.shape), 1)
-    block = config.get("weight_block_size")
-    sizes = tuple(block) if _is_block(block) else tuple(-(-size // max(1, n)) for size, n in zip(stored.shape, grid))
-    if prod(scales.shape) != 1 and any(-(-size // step) != n for size, step, n in zip(stored.shape, sizes, grid)):
+    sizes = _block_sizes(stored.shape, grid, config.get("weight_block_size"))
+    fits = all(-(-size // step) == n for size, step, n in zip(stored.shape, sizes, grid, strict=True))
+    if not fits and prod(scales.shape) != 1:
         return None
     zero = pieces.get(".weight_zero_point")
 
@@ -152,16 +152,20 @@ def _scaled(weight: str, scale: str, pieces: Pieces, config: Config) -> Whole | 
     return Whole(stored.shape, f"{kind} ({_scale_words(grid)})", read)
 
 
-def _is_block(block: object) -> bool:
-    return isinstance(block, list) and len(block) == 2 and all(type(size) is int and size > 0 for size in block)
+def _block_sizes(shape: tuple[int, ...], grid: tuple[int, ...], stated: object) -> tuple[int, ...]:
+    """As the config states them, or as many as the scales tell."""
+    sizes = tuple(size for size in stated if type(size) is int and size > 0) if isinstance(stated, list) else ()
+    if len(sizes) == 2 and (grid[1] != 1 or shape[1] <= sizes[1]):
+        return sizes
+    return tuple(-(-size // max(1, count)) for size, count in zip(shape, grid, strict=True))
 
 
 def _scale_words(grid: tuple[int, ...]) -> str:
     return "one scale" if prod(grid) == 1 else "scales of rows" if grid[1] == 1 else "scales of blocks"
 
 
-def _row_scaled(pieces: Pieces, config: Config) -> Whole | None:
-    """bitsandbytes LLM.int8: rows scaled to 127."""
+def _row_scaled(pieces: Pieces, _config: Config) -> Whole | None:
+    """Bitsandbytes LLM.int8: rows scaled to 127."""
     stored, scales = pieces[".weight"], pieces[".SCB"]
     if len(stored.shape) != 2 or prod(scales.shape) != stored.shape[0]:
         return None
@@ -172,8 +176,8 @@ def _row_scaled(pieces: Pieces, config: Config) -> Whole | None:
     return Whole(stored.shape, "INT8 (bitsandbytes)", read)
 
 
-def _blockwise(kind: str, pieces: Pieces, config: Config) -> Whole | None:
-    """bitsandbytes nf4 and fp4: a code book, and a scale for each run of weights."""
+def _blockwise(kind: str, pieces: Pieces, _config: Config) -> Whole | None:
+    """Bitsandbytes nf4 and fp4: a code book, and a scale for each run of weights."""
     from docs_sim.checkpoint.unpack import quant_state
 
     state = quant_state(_raw(pieces[f".weight.quant_state.bitsandbytes__{kind}"]))
@@ -203,7 +207,8 @@ def _gptq_or_awq(pieces: Pieces, config: Config) -> Whole | None:
     if not packed_inputs and (words[1] * 32 // bits != out or bits != 4):
         return None
     groups = pieces.get(".g_idx")
-    if zeros[0] != scales[0] or (groups is not None and groups.shape != (inputs,)) or inputs % scales[0] and not groups:
+    told = groups.shape == (inputs,) if groups is not None else inputs % scales[0] == 0
+    if zeros[0] != scales[0] or not told:
         return None
     offset = 0 if config.get("checkpoint_format") == "gptq_v2" or not packed_inputs else 1
 
@@ -213,12 +218,13 @@ def _gptq_or_awq(pieces: Pieces, config: Config) -> Whole | None:
         raw = [_raw(pieces[ending]) for ending in (".qweight", ".qzeros", ".scales")]
         if not packed_inputs:
             return unpack.awq(*raw)[begin:end]
-        return unpack.gptq(*raw, None if groups is None else _raw(groups), bits, offset)[begin:end]
+        g_idx = None if groups is None else _raw(groups)
+        return unpack.gptq(*raw, g_idx=g_idx, bits=bits, offset=offset)[begin:end]
 
     return Whole((out, inputs), f"{'GPTQ' if packed_inputs else 'AWQ'} {bits}-bit", read)
 
 
-def _pack_quantized(pieces: Pieces, config: Config) -> Whole | None:
+def _pack_quantized(pieces: Pieces, _config: Config) -> Whole | None:
     """compressed-tensors: integers of 4 or 8 bits, packed along the inputs into 32-bit words."""
     packed, scales = pieces[".weight_packed"].shape, pieces[".weight_scale"].shape
     if len(packed) != 2 or len(scales) != 2:
@@ -237,7 +243,7 @@ def _pack_quantized(pieces: Pieces, config: Config) -> Whole | None:
     return Whole((out, inputs), f"INT{bits} (compressed-tensors)", read)
 
 
-def _float4(weight: str, group: int, word: str, pieces: Pieces, config: Config) -> Whole | None:
+def _float4(weight: str, group: int, word: str, pieces: Pieces, _config: Config) -> Whole | None:
     """E2M1 numbers, two in a byte, with a scale for each group and perhaps one for the tensor."""
     packed, scales = pieces[weight], pieces[".weight_scale"]
     if len(packed.shape) != 2 or scales.shape != (packed.shape[0], packed.shape[1] * 2 // group):
@@ -257,7 +263,7 @@ def _float4(weight: str, group: int, word: str, pieces: Pieces, config: Config) 
     return Whole((packed.shape[0], 2 * packed.shape[1]), word, read)
 
 
-def _mxfp4_experts(pieces: Pieces, config: Config) -> Whole | None:
+def _mxfp4_experts(pieces: Pieces, _config: Config) -> Whole | None:
     """GPT-OSS: blocks (E, out, in / 32, 16); given as its bfloat16 form is stored, (E, in, out)."""
     blocks, scales = pieces["_blocks"], pieces["_scales"]
     if len(blocks.shape) != 4 or scales.shape != blocks.shape[:3]:

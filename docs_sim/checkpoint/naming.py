@@ -5,6 +5,7 @@ model with familiar names works on the day it appears. Each stack of layers (enc
 by the layout that fits it.
 """
 
+import difflib
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,10 +15,13 @@ from docs_sim.checkpoint.head_counts import head_count
 from docs_sim.checkpoint.layout import Entry, Layout, layouts
 from docs_sim.checkpoint.matrix import Part, WeightMatrix
 from docs_sim.checkpoint.matrix_names import ALIASES, WRITERS
-from docs_sim.checkpoint.rows import RULES, Sizes
+from docs_sim.checkpoint.rows import RULES, Rows, Sizes
 from docs_sim.checkpoint.stored import StoredTensor
+from docs_sim.errors import shown
 
 UNKNOWN = "no layout knows names like this"
+_VECTOR = "a vector: norm or bias"
+_LOOKED_AT = 50
 _LONGEST_NAME = 1000  # matching takes time that grows with the length, and no model has longer names
 _STACK = re.compile(r"(.*\.|)(encoder|decoder|enc|dec|H_module|L_module)\.")
 _STACK_NAMES = {"enc": "encoder", "dec": "decoder", "H_module": "H", "L_module": "L"}
@@ -31,7 +35,8 @@ _POSITIONS = {name: position for position, name in enumerate(ALIASES)}
 
 # What must agree inside a layer, as (matrix, 0 = out or 1 = in) pairs: neurons are read as they are written, and
 # attention and MLP write into the same space. GPT-2 and GPT-BigCode share names and differ in orientation: this tells.
-_RELATIONS = (
+_Relation = tuple[tuple[str, int], tuple[str, int]]
+_RELATIONS: tuple[_Relation, ...] = (
     (("mlp_up", 0), ("mlp_down", 1)),
     (("mlp_gate", 0), ("mlp_down", 1)),
     (("mlp_up", 1), ("mlp_down", 0)),
@@ -211,40 +216,74 @@ def _tied(marker: str, by_layer: Mapping[int, list[_Place]], matrices: Sequence[
     ]
 
 
+@dataclass(frozen=True)
+class _Slot:
+    """A tensor of a layer whose name a layout knows."""
+
+    tensor: StoredTensor
+    layer: int
+    entry: Entry
+    expert: int | None
+    sub: int | None
+
+    @property
+    def block(self) -> str | None:
+        if self.entry.group in ("attn_experts", "shared_experts"):
+            return self.entry.group
+        return None if self.sub is None else f"sub{self.sub}"
+
+    @property
+    def stacked(self) -> bool:
+        """Whether it holds all experts of the layer."""
+        return self.entry.group not in ("dense", "shared") and not self.entry.numbered
+
+    def matrix(self, name: str, part: Part) -> WeightMatrix:
+        expert = part.expert if self.stacked else self.expert
+        shared = self.entry.group == "shared"
+        return WeightMatrix(name, self.layer, "shared" if shared else expert, self.block, None, (part,))
+
+    def rejected(self, reason: str) -> dict[str, Unnamed]:
+        keys = tuple(self.matrix(name, Part(self.tensor)).key for name in self.entry.names)
+        return {self.tensor.name: Unnamed(self.tensor.name, reason, keys)}
+
+
 def _name_layer(
     layer: int, places: Sequence[_Place], layout: Layout, heads: int | None
 ) -> tuple[list[WeightMatrix], dict[str, Unnamed]]:
     """The matrices of one layer, and its other tensors."""
     unnamed: dict[str, Unnamed] = {}
     wholes: list[WeightMatrix] = []
-    later: list[tuple[_Place, Entry, int | None, str | None]] = []
+    later: list[_Slot] = []
     barred = _barred(places, layout)
     for place in places:
-        name, meaning = place.tensor.name, None
+        name = place.tensor.name
         reason = _reason(place, layout, barred)
-        if reason is None:
-            meaning = layout.meaning(place.path) if place.container in layout.containers else None
-            reason = None if meaning else f"in a layer, but no matrix of the {layout.name} layout"
-        if meaning is None or reason:
-            unnamed[name] = Unnamed(name, reason or UNKNOWN)
+        meaning = None if reason or place.container not in layout.containers else layout.meaning(place.path)
+        if meaning is None:
+            unnamed[name] = Unnamed(name, reason or _other_reason(place.tensor, layout))
             continue
-        entry, expert, sub = meaning
-        block = None if sub is None else f"sub{sub}"
-        unfit = _unfit(place.tensor, entry)
-        if unfit:
-            unnamed[name] = Unnamed(name, unfit)
-        elif entry.rule is None and (entry.numbered or entry.group in ("dense", "shared")):
-            wholes.append(_matrix(entry.names[0], layer, entry, expert, block, Part(place.tensor, entry.in_out)))
+        slot = _Slot(place.tensor, layer, *meaning)
+        unfit = _unfit(slot)
+        if unfit is not None:
+            unnamed |= slot.rejected(unfit)
+        elif slot.entry.rule is None and not slot.stacked:
+            wholes.append(slot.matrix(slot.entry.names[0], Part(slot.tensor, slot.entry.in_out)))
         else:
-            later.append((place, entry, expert, block))
+            later.append(slot)
     matrices = list(wholes)
-    for place, entry, expert, block in later:
-        split = _split(place.tensor, layer, entry, expert, block, wholes, heads)
+    for slot in later:
+        split = _split(slot, wholes, heads)
         matrices += split
         if not split:
-            unnamed |= _uncut(place.tensor, layer, entry, expert, block)
+            unnamed |= slot.rejected(_uncut(slot))
     consistent, contradictory = _consistent(matrices)
     return consistent, unnamed | contradictory
+
+
+def _other_reason(tensor: StoredTensor, layout: Layout) -> str:
+    if len(tensor.shape) == 1:
+        return _VECTOR
+    return f"in a layer, but no matrix of the {layout.name} layout"
 
 
 def _barred(places: Sequence[_Place], layout: Layout) -> list[tuple[tuple[str, ...], str]]:
@@ -263,55 +302,33 @@ def _reason(place: _Place, layout: Layout, barred: Sequence[tuple[tuple[str, ...
     return next((reason for beginning, reason in layout.others.items() if place.path.startswith(beginning)), None)
 
 
-def _unfit(tensor: StoredTensor, entry: Entry) -> str | None:
+def _unfit(slot: _Slot) -> str | None:
     """Why a tensor cannot be what its name means."""
-    if len(tensor.shape) == 1:
-        return "a vector: norm or bias"
-    if 0 in tensor.shape:
-        return f"is empty: {tensor.shape}"
-    stacked = entry.group not in ("dense", "shared") and not entry.numbered
-    if len(tensor.shape) != 2 and not (len(tensor.shape) == 3 and (stacked or entry.reshaped)):
-        return f"has {len(tensor.shape)} dimensions"
+    shape = slot.tensor.shape
+    if len(shape) == 1:
+        return _VECTOR
+    if 0 in shape:
+        return f"is empty: {shape}"
+    if len(shape) != 2 and not (len(shape) == 3 and (slot.stacked or slot.entry.reshaped)):
+        return f"has {len(shape)} dimensions"
     return None
 
 
-def _matrix(name: str, layer: int, entry: Entry, expert: int | None, block: str | None, part: Part) -> WeightMatrix:
-    if entry.group in ("attn_experts", "shared_experts"):
-        block = entry.group
-    return WeightMatrix(name, layer, "shared" if entry.group == "shared" else expert, block, None, (part,))
-
-
-def _split(
-    tensor: StoredTensor,
-    layer: int,
-    entry: Entry,
-    expert: int | None,
-    block: str | None,
-    wholes: Sequence[WeightMatrix],
-    heads: int | None,
-) -> list[WeightMatrix]:
+def _split(slot: _Slot, wholes: Sequence[WeightMatrix], heads: int | None) -> list[WeightMatrix]:
     """The matrices of a tensor that holds several experts, or several matrices side by side, or both."""
-    stacked = expert is None and entry.group not in ("dense", "shared")
-    count = _experts(tensor, wholes) if stacked else 1
-    if not count or tensor.shape[0] % count:
-        return []
-    part = Part(tensor, entry.in_out, expert=0, experts=count) if stacked else Part(tensor, entry.in_out)
-    if stacked:
-        part = _oriented(part, entry, wholes)
-    rows = {entry.names[0]: None}
-    if entry.rule is not None:
-        output = next((one for one in wholes if one.name == "attn_o" and one.block == block), None)
+    part, count = Part(slot.tensor, slot.entry.in_out), 1
+    if slot.stacked:
+        count = _experts(slot.tensor, wholes)
+        if not count or slot.tensor.shape[0] % count:
+            return []
+        part = _oriented(replace(part, expert=0, experts=count), slot.entry, wholes)
+    rows: Mapping[str, Rows | None] = {slot.entry.names[0]: None}
+    if slot.entry.rule is not None:
+        output = next((one for one in wholes if one.name == "attn_o" and one.block == slot.block), None)
         query = output.parts[0].out_in[1] if output else None
-        rows = RULES[entry.rule](entry.names, Sizes(part.out_in[0], query, heads)) or {}
+        rows = RULES[slot.entry.rule](slot.entry.names, Sizes(part.out_in[0], query, heads)) or {}
     return [
-        _matrix(
-            name,
-            layer,
-            entry,
-            number if stacked else expert,
-            block,
-            replace(part, rows=where, expert=number if stacked else None),
-        )
+        slot.matrix(name, replace(part, rows=where, expert=number if slot.stacked else None))
         for number in range(count)
         for name, where in rows.items()
     ]
@@ -337,13 +354,12 @@ def _width(matrix: WeightMatrix) -> int:
     return matrix.shape[0]
 
 
-def _uncut(tensor: StoredTensor, layer: int, entry: Entry, expert: int | None, block: str | None) -> dict[str, Unnamed]:
-    part = Part(tensor, entry.in_out)
-    keys = tuple(_matrix(name, layer, entry, expert, block, part).key for name in entry.names)
-    reason = f"the shape {tensor.shape} of {tensor.name} cannot be split into {', '.join(entry.names)}"
-    if entry.rule in ("key groups", "head by head"):
-        reason += " by the number of heads in config.json"
-    return {tensor.name: Unnamed(tensor.name, reason, keys)}
+def _uncut(slot: _Slot) -> str:
+    if slot.stacked and slot.entry.rule is None:
+        return f"the shape {slot.tensor.shape} is no stack of experts"
+    reason = f"the shape {slot.tensor.shape} of {slot.tensor.name} cannot be split into {', '.join(slot.entry.names)}"
+    by_heads = slot.entry.rule in ("key groups", "head by head")
+    return f"{reason} by the number of heads in config.json" if by_heads else reason
 
 
 def _consistent(matrices: Sequence[WeightMatrix]) -> tuple[list[WeightMatrix], dict[str, Unnamed]]:
@@ -366,12 +382,12 @@ def _consistent(matrices: Sequence[WeightMatrix]) -> tuple[list[WeightMatrix], d
 
 def _contradiction(group: Mapping[str, WeightMatrix]) -> str | None:
     shapes = {name: matrix.parts[0].out_in for name, matrix in group.items()}
-    relations = _RELATIONS
+    relations: tuple[_Relation, ...] = _RELATIONS
     if "attn_k" in shapes and "attn_v" in shapes and shapes["attn_k"][0] == shapes["attn_v"][0]:
         relations = (*_RELATIONS, (("attn_q", 0), ("attn_o", 1)))  # heads of one width everywhere
     for (left, left_axis), (right, right_axis) in relations:
         if left in shapes and right in shapes and shapes[left][left_axis] != shapes[right][right_axis]:
-            return f"its layer has {left} {shapes[left]} and {right} {shapes[right]} (out, in), which contradict each other"
+            return f"its layer has {left} {shapes[left]} and {right} {shapes[right]} (out, in), a contradiction"
     return None
 
 
@@ -387,15 +403,14 @@ def _chosen(stacks: Sequence[_Stack], tower: str) -> list[_Stack]:
     if not candidates:
         return []
     main = max(candidates, key=_elements)
-    found = _STACK.fullmatch(main.prefix)
-    siblings = [
-        stack for stack in candidates if found and (other := _STACK.fullmatch(stack.prefix)) and other[1] == found[1]
-    ]
+    labels = {stack.prefix: found for stack in candidates if (found := _STACK.fullmatch(stack.prefix))}
+    siblings = [s for s in candidates if main.prefix in labels and s.prefix in labels]
+    siblings = [s for s in siblings if labels[s.prefix][1] == labels[main.prefix][1]]
     if len(siblings) < 2:
         return [main]
     for stack in siblings:
-        label = _STACK.fullmatch(stack.prefix)[2]
-        stack.matrices[:] = [replace(m, stack=_STACK_NAMES.get(label, label)) for m in stack.matrices]
+        word = labels[stack.prefix][2]
+        stack.matrices[:] = [replace(matrix, stack=_STACK_NAMES.get(word, word)) for matrix in stack.matrices]
     return siblings
 
 
@@ -419,7 +434,7 @@ def _outside(tensors: Iterable[StoredTensor], layout: Layout | None) -> tuple[li
         elif layout is None:
             unnamed[tensor.name] = Unnamed(tensor.name, UNKNOWN)
         elif len(tensor.shape) == 1:
-            unnamed[tensor.name] = Unnamed(tensor.name, "a vector: norm or bias")
+            unnamed[tensor.name] = Unnamed(tensor.name, _VECTOR)
         else:
             unnamed[tensor.name] = Unnamed(tensor.name, "outside the layers, neither embedding nor head")
     return named, unnamed
@@ -447,3 +462,14 @@ def _order(matrix: WeightMatrix) -> tuple[object, ...]:
     outside, layer = matrix.layer is None, matrix.layer or 0
     position = _POSITIONS[matrix.name]
     return outside, matrix.stack or "", layer, matrix.block or "", position, matrix.expert == "shared", number
+
+
+def closest_names(tensors: Iterable[str]) -> str:
+    """What the names of a checkpoint that no layout knows look most like, for its error message."""
+    known = list(dict.fromkeys(path for layout in layouts() for path in layout.entries))
+    paths = dict.fromkeys(re.split(r"\.\d+\.", name[:_LONGEST_NAME])[-1].removesuffix(".weight") for name in tensors)
+    for path in list(paths)[:_LOOKED_AT]:
+        near = difflib.get_close_matches(path, known, n=1)
+        if near:
+            return f" ({shown(path)} comes closest, to {shown(near[0])})"
+    return ""

@@ -1,6 +1,7 @@
 """The files of a checkpoint -> every tensor that they store. Headers only; no weight is read."""
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -83,6 +84,7 @@ def _read_shards(index: Path) -> dict[str, StoredTensor]:
     if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
         raise InputError(f"{index}: has no valid weight_map (tensor name -> file name)")
     shards: dict[str, dict[str, StoredTensor]] = {}
+    weight_map = {name: str(PurePosixPath(shard)) if shard else shard for name, shard in weight_map.items()}
     for shard in dict.fromkeys(weight_map.values()):
         path = _shard_path(index, shard)
         if not _is_file(path):
@@ -102,7 +104,8 @@ def _joined(
     for shard, tensors in shards.items():
         for name, tensor in tensors.items():
             if weight_map.get(name, shard) != shard:
-                joined[f"{name} (again, in {shard})"] = tensor
+                again = f"{name} (again, in {shard})"
+                joined[again] = replace(tensor, name=again)
             elif name in joined:
                 places = f"{joined[name].path.name} and {tensor.path.name}"
                 raise InputError(f"{index}: does not say which {shown(name)} is used, that of {places}")

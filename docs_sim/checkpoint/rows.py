@@ -27,8 +27,8 @@ class Rows:
             return tensor[self.start : self.start + self.size]
         if self.size == 1:
             return tensor[self.start : self.start + self.period * self.count : self.period]
-        whole = tensor[: self.period * self.count].unflatten(0, (self.count, self.period))
-        return whole[:, self.start : self.start + self.size].flatten(0, 1)
+        blocks = tensor[: self.period * self.count].reshape(self.count, self.period, *tensor.shape[1:])
+        return blocks[:, self.start : self.start + self.size].flatten(0, 1)
 
 
 @dataclass(frozen=True)

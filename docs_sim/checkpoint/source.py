@@ -186,6 +186,8 @@ def _weights_in(directory: Path) -> Path:
             )
         if len(found) == 1 and (directory / found[0]).is_file():
             return directory / found[0]
+        if len(found) == 1:
+            raise InputError(f"{directory / found[0]}: is no file, or a link to nothing; download it again")
         if found:
             raise InputError(f"{directory}: holds several checkpoints ({', '.join(found)}); name one of these files")
     if any(name.endswith(_PICKLED) for name in names):

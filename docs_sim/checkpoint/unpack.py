@@ -39,7 +39,7 @@ def _fields(words: Tensor, bits: int) -> Tensor:
     return (words.unsqueeze(-1) >> shifts) & ((1 << bits) - 1)
 
 
-def gptq(qweight: Tensor, qzeros: Tensor, scales: Tensor, g_idx: Tensor | None, bits: int, offset: int) -> Tensor:
+def gptq(qweight: Tensor, qzeros: Tensor, scales: Tensor, *, g_idx: Tensor | None, bits: int, offset: int) -> Tensor:
     """GPTQ: codes packed along the inputs, zeros along the outputs; W[o,i] = scale[g,o] (q - (z + offset))."""
     codes = _fields(qweight, bits).transpose(1, 2).flatten(0, 1)  # (in, out)
     zeros = _fields(qzeros, bits).flatten(1)
@@ -86,7 +86,8 @@ def float4(packed: Tensor, scales: Tensor, divisor: Tensor | None, factor: Tenso
     if factor is not None:
         factors = factors * factor.float()
     group = codes.shape[-1] // factors.shape[-1]
-    return (_e2m1()[codes].unflatten(-1, (-1, group)) * factors.unsqueeze(-1)).flatten(-2)
+    numbers = _e2m1()[codes].reshape(*factors.shape, group) * factors.unsqueeze(-1)
+    return numbers.flatten(-2)
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def quant_state(raw: Tensor) -> QuantState | None:
 
 
 def blockwise(raw: Mapping[str, Tensor], state: QuantState) -> Tensor:
-    """bitsandbytes 4-bit: flat, the high half of a byte first, code book times the largest of each block."""
+    """4 bits of bitsandbytes: flat, the high half of a byte first, code book times the largest of each block."""
     packed = raw[".weight"].flatten()
     codes = torch.stack([packed >> 4, packed & 15], dim=-1).flatten()
     largest = raw[".weight.absmax"]

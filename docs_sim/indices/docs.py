@@ -156,7 +156,7 @@ def docs_mean(x: ArrayLike | Tensor, y: ArrayLike | Tensor) -> float:
 
 
 def _similarity(x: ArrayLike | Tensor, y: ArrayLike | Tensor, matches: Matches) -> float:
-    sides = [torch.as_tensor(side).detach() for side in (x, y)]
+    sides = [side.detach() if isinstance(side, Tensor) else torch.tensor(np.asarray(side)) for side in (x, y)]
     for side in sides:
         if side.dim() != 2 or 0 in side.shape or side.is_complex():
             raise ValueError(

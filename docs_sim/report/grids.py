@@ -3,6 +3,7 @@
 import io
 import math
 import textwrap
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ import seaborn
 from matplotlib.figure import Figure
 
 from docs_sim.errors import InputError
+from docs_sim.report.text import printable
 
 FORMATS = ("png", "svg", "pdf")
 # A result looks the same whatever the user's matplotlibrc says (LaTeX that is not installed, 20,000 dots an inch).
@@ -25,6 +27,7 @@ _MAX_TICKS, _MAX_LONG_TICKS = 24, 16  # long labels have three characters or mor
 _COLOURS = "viridis"  # even in lightness and safe for colour-blind readers, also in print
 _TITLE_WIDTH = 64
 _DIAGONAL = "0.82"
+_FARTHEST = 1e6  # of an end of the colour scale; beyond it matplotlib runs out of digits
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ def _draw(grid: GridFigure) -> Figure:
     axes.set_yticks([position + 0.5 for position in positions], shown, rotation=0, fontsize=8)
     axes.set_xlabel(grid.axis_label)
     axes.set_ylabel(grid.axis_label)
-    title = textwrap.fill(grid.title.encode("utf-8", "replace").decode(), _TITLE_WIDTH, max_lines=3, placeholder=" ...")
+    title = textwrap.fill(printable(grid.title), _TITLE_WIDTH, max_lines=3, placeholder=" ...")
     axes.set_title(f"{title}\n{grid.subtitle}", fontsize=10, parse_math=False)
     return figure
 
@@ -98,12 +101,14 @@ def check_colour_range(vmin: float | None, vmax: float | None) -> None:
     """Refuse a colour scale without extent, before the work and not after it.
 
     Raises:
-        InputError: if ``vmin`` is not below ``vmax``, or one or their distance is not finite.
+        InputError: if ``vmin`` is not below ``vmax``, or one is no number or far from every similarity.
     """
     ends = [end for end in (vmin, vmax) if end is not None]
-    if not all(map(math.isfinite, ends)) or (len(ends) == 2 and not 0 < ends[1] - ends[0] < math.inf):
+    if not all(abs(end) <= _FARTHEST for end in ends) or (len(ends) == 2 and ends[0] >= ends[1]):
         ends_in_words = " to ".join("the data" if end is None else str(end) for end in (vmin, vmax))
-        raise InputError(f"no colour scale runs from {ends_in_words}: vmin must be a number below vmax")
+        raise InputError(
+            f"no colour scale runs from {ends_in_words}: vmin must be a number below vmax, both within {_FARTHEST:,.0f}"
+        )
 
 
 def _colour_range(grid: GridFigure, values: np.ndarray) -> tuple[float, float]:
@@ -129,6 +134,7 @@ def figure_bytes(figure: Figure, suffix: str) -> bytes:
     """The figure as a file of this format, the same bytes for the same figure."""
     buffer = io.BytesIO()
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(suffix)
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # a name in letters that the font lacks
         figure.savefig(buffer, format=suffix, metadata=metadata, dpi=150 if suffix == "png" else 300)
     return buffer.getvalue()

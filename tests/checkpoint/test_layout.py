@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import math
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,18 +13,25 @@ from safetensors.torch import load_file
 
 from docs_sim.checkpoint import Checkpoint, open_checkpoint
 from docs_sim.checkpoint.layout import layouts
-from docs_sim.checkpoint.matrix import WeightMatrix
-from docs_sim.checkpoint.matrix_names import ALIASES
+from docs_sim.checkpoint.matrix import Part, WeightMatrix
+from docs_sim.errors import InputError
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 ZOO = SHARED / "zoo"
 FOLDERS = sorted(path.parent.name for path in ZOO.glob("*/truth.json"))
 ABSENT = pytest.param("none", marks=pytest.mark.skip(reason=f"no reference checkpoints: {ZOO} is not there"))
-SUPPORTED = (
-    *("llama", "mistral", "mixtral", "qwen2", "qwen3_moe", "gemma2", "phi3", "gpt2", "bert", "enc_electra", "olmo2"),
-    *("olmoe", "qwen2_moe", "mm_llava", "llama_bias", "llama_tied"),
+RENAMED = (
+    "v5_inmemory_mixtral",
+    "remote_baichuan",
+    "remote_chatglm",
+    "remote_internlm2",
+    "prefix_bert",
+    "prefix_gpt2",
+    "prefix_llama_bias",
+    "prefix_orig_mod",
+    "prefix_qwen2",
+    "sharded_llama",
 )
-RENAMED = ("prefix_bert", "prefix_gpt2", "prefix_llama_bias", "prefix_orig_mod", "prefix_qwen2", "sharded_llama")
 AS_STORED = ("attn_o", "mlp_down", "cross_o")  # of the truth's [out, in]; the other neuron matrices are its transpose
 OUTSIDE = {"embed", "lm_head"}
 
@@ -44,16 +53,23 @@ def check_accounts(checkpoint: Checkpoint) -> None:
     named = {name for matrix in checkpoint.matrices() for name in matrix.tensors}
     assert sorted([*unnamed, *named]) == sorted(checkpoint.tensors)
     assert all(one.reason for one in checkpoint.unnamed)
-    rows = defaultdict(list)
+    places = defaultdict(set)  # a layer that is tied to another uses the same part
     for matrix in checkpoint.matrices():
         for part in matrix.parts:
-            height = part.tensor.shape[1 if part.in_out else 0]
-            rows[part.tensor.name].append(part.rows or (0, height))
-            assert part.rows is None or 0 <= part.rows[0] < part.rows[1] <= height
-    for spans in rows.values():
-        assert all(before[1] <= after[0] for before, after in zip(sorted(spans), sorted(spans)[1:], strict=False))
+            places[part.tensor.name].add(part)
+    for name, parts in places.items():
+        shape = checkpoint.tensors[name].shape
+        index = torch.arange(math.prod(shape)).view(shape)
+        held = torch.cat([part_of(part, index).flatten() for part in parts])
+        assert len(held.unique()) == len(held), f"two matrices share numbers of {name}"
     keys = [matrix.key for matrix in checkpoint.matrices()]
     assert len(keys) == len(set(keys))
+
+
+def part_of(part: Part, whole: torch.Tensor) -> torch.Tensor:
+    """What a part takes, of another tensor of the same shape."""
+    tensor = replace(part.tensor, read=lambda begin, end: whole[begin:end], refusal=None)
+    return replace(part, tensor=tensor).load()
 
 
 def reasons(checkpoint: Checkpoint) -> dict[str, str]:
@@ -61,23 +77,29 @@ def reasons(checkpoint: Checkpoint) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("folder", FOLDERS or [ABSENT])
-def test_zoo_has_no_wrong_matrix(folder):
-    checkpoint = open_checkpoint(ZOO / folder)
-    truth = json.loads((ZOO / folder / "truth.json").read_text())["matrices"]
-    check_accounts(checkpoint)
-    for matrix in checkpoint.matrices():
-        if matrix.key in truth:
-            assert list(matrix.parts[0].out_in) == truth[matrix.key]["shape"]
-            assert sha256(out_in(matrix)) == truth[matrix.key]["sha256"], matrix.key
-
-
-@pytest.mark.parametrize("folder", SUPPORTED if FOLDERS else [ABSENT])
-def test_supported_family_is_found_whole(folder):
+def test_zoo_is_found_whole(folder):
     checkpoint = open_checkpoint(ZOO / folder)
     truth = json.loads((ZOO / folder / "truth.json").read_text())
-    found = {matrix.key for matrix in checkpoint.matrices()}
-    assert found - OUTSIDE == truth["matrices"].keys()
     assert checkpoint.architecture == truth["architecture"]
+    check_accounts(checkpoint)
+    found = {matrix.key: matrix for matrix in checkpoint.matrices()}
+    assert truth["matrices"].keys() <= found.keys()
+    for key, true in truth["matrices"].items():
+        assert list(found[key].parts[0].out_in) == true["shape"], key
+        assert sha256(out_in(found[key])) == true["sha256"], key
+    beyond = {(found[key].block, found[key].name) for key in found.keys() - truth["matrices"].keys() - OUTSIDE}
+    assert beyond <= BEYOND_THE_TRUTH.get(folder, set())
+
+
+# What checkpoints hold and the probes behind the truth did not reach: cross attention that was given no encoder, an
+# output gate, routers, experts that no token chose.
+BEYOND_THE_TRUTH = {
+    **{folder: {(None, f"cross_{side}") for side in "qkvo"} for folder in ("bart", "mbart", "mm_mllama")},
+    **{folder: {(None, "attn_gate")} for folder in ("hrm_text", "hy_v4", "minimax")},
+    "jetmoe": {(None, "router")},
+    "longcat_flash": {(None, "mlp_gate"), (None, "mlp_up")},
+    "s2s_nllb-moe": {(None, "mlp_up"), (None, "mlp_down")},
+}
 
 
 @pytest.mark.parametrize("folder", RENAMED if FOLDERS else [ABSENT])
@@ -346,11 +368,104 @@ def test_long_names_take_no_long_time(name, write_raw, open_with_little_time):
     assert open_with_little_time(write_raw({name: entry}, bytes(16))) in ("opened", "refused")
 
 
-def test_layout_files_name_canonical_matrices_only():
-    for layout in layouts():
-        fused = [name for names in layout.fused.values() for name in names]
-        named = {*layout.dense.values(), *layout.experts.values(), *layout.shared.values(), *fused}
-        assert named | {*layout.outside.values()} <= ALIASES.keys(), layout.name
+def test_every_layout_file_is_understood():
+    names = [layout.name for layout in layouts()]
+    assert len(names) > 30
+    assert all(layout.containers and layout.entries for layout in layouts())
+
+
+MINE = """
+layers = ["towers"]
+in_out = ["fuse"]
+[dense]
+attn_o = ["out"]
+[experts]
+mlp_up = ["wide.{expert}"]
+[fused.dense]
+fuse = ["query blocks", "attn_q", "attn_k", "attn_v"]
+[outside]
+embed = ["words"]
+"""
+
+
+def test_a_layout_of_the_user_names_what_no_other_knows(write_model, tmp_path):
+    (tmp_path / "mine.toml").write_text(MINE)
+    tensors = {f"x.towers.{layer}.out": random(16, 16) for layer in range(2)}
+    tensors |= {f"x.towers.{layer}.fuse": random(16, 24) for layer in range(2)}
+    tensors |= {f"x.towers.{layer}.wide.{number}": random(8, 16) for layer in range(2) for number in range(3)}
+    tensors["x.words"] = random(40, 16)
+    directory = write_model(tensors)
+    assert open_checkpoint(directory).layout is None
+    checkpoint = open_checkpoint(directory, layout=tmp_path / "mine.toml")
+    check_accounts(checkpoint)
+    assert (checkpoint.layout, len(checkpoint.matrices())) == ("mine", 2 * (4 + 3) + 1)
+    key = {matrix.key: matrix for matrix in checkpoint.matrices()}
+    assert torch.equal(key["layers.1.attn_k"].load(), tensors["x.towers.1.fuse"][:, 16:20])
+    assert torch.equal(key["layers.0.experts.2.mlp_up"].load(), tensors["x.towers.0.wide.2"].T)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("layers = 3", "layout file"),
+        ("= 3", "layout file"),
+        ("layer = ['h']", "unknown key 'layer'"),
+        ("extends = 'nothing'", "cannot extend 'nothing'"),
+        ("[dense]\nmlp_upp = ['x']", "'mlp_upp' is no matrix"),
+        ("[fused.dense]\nx = ['thirds', 'attn_q', 'attn_k']", "no rule 'thirds'"),
+        ("[fused.dense]\nx = []", "layout file"),
+        ("[dense]\nmlp_up = 3", "layout file"),
+    ],
+)
+def test_layout_of_the_user_that_is_not_understood(text, words, write_model, llama_tensors, tmp_path):
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(InputError, match=words) as caught:
+        open_checkpoint(write_model(llama_tensors()), layout=tmp_path / "mine.toml")
+    assert "mine" in str(caught.value)
+    with pytest.raises(InputError, match="cannot be read"):
+        open_checkpoint(write_model(llama_tensors()), layout=tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("tower", ["vision", "audio"])
+def test_tower_is_chosen(tower, write_model, llama_tensors):
+    prefix = {"vision": "model.vision_tower.", "audio": "audio_encoder."}[tower]
+    beside = {f"{prefix}{name}": tensor for name, tensor in llama_tensors(2, width=8, heads=8, kv_heads=8).items()}
+    directory = write_model(llama_tensors() | beside)
+    assert len(open_checkpoint(directory).layers) == 3
+    chosen = open_checkpoint(directory, tower=tower)
+    check_accounts(chosen)
+    assert len(chosen.layers) == 2
+    assert all(name.startswith(prefix) for matrix in chosen.matrices() for name in matrix.tensors if matrix.layer)
+    with pytest.raises(InputError, match="it has language"):
+        open_checkpoint(write_model(llama_tensors(), "alone"), tower=tower)
+    with pytest.raises(InputError, match="known: language, vision, audio"):
+        open_checkpoint(directory, tower="eiffel")
+
+
+def test_one_expert_is_read_without_the_others(write_model):
+    tensors = {
+        "model.layers.0.mlp.experts.gate_up_proj": random(4, 20, 16),
+        "model.layers.0.mlp.gate.weight": random(4, 16),
+    }
+    matrix = open_checkpoint(write_model(tensors)).matrices("mlp_up")[2]
+    part, asked = matrix.parts[0], []
+
+    def read(begin: int, end: int) -> torch.Tensor:
+        asked.append((begin, end))
+        return part.tensor.read(begin, end)
+
+    spied = replace(matrix, parts=(replace(part, tensor=replace(part.tensor, read=read)),))
+    assert torch.equal(spied.load(), tensors["model.layers.0.mlp.experts.gate_up_proj"][2, 10:].T)
+    assert asked == [(2, 3)]
+
+
+def test_experts_that_cannot_be_used_are_named_with_the_reason(write_model, moe_tensors):
+    tensors = moe_tensors()
+    name = "model.layers.1.mlp.experts.2.up_proj.weight"
+    tensors[name] = tensors[name].unsqueeze(0)
+    unnamed = {one.name: one for one in open_checkpoint(write_model(tensors)).unnamed}
+    assert unnamed[name].keys == ("layers.1.experts.2.mlp_up",)
+    assert "3 dimensions" in unnamed[name].reason
 
 
 def test_many_fused_layers_take_no_long_time(write_raw, open_with_little_time):

@@ -42,7 +42,7 @@ def test_all_tensors_of_all_shards_are_read(sharded, llama_tensors):
     stored = open_checkpoint(sharded).tensors
     expected = llama_tensors()
     assert stored.keys() == expected.keys()
-    assert all(torch.equal(stored[name].read(), tensor) for name, tensor in expected.items())
+    assert all(torch.equal(stored[name].load(), tensor) for name, tensor in expected.items())
 
 
 def test_index_may_be_named_itself(sharded):
@@ -105,7 +105,7 @@ def test_damaged_shards_are_refused_in_one_line(damage, sharded, llama_tensors):
 
 
 def test_copy_in_another_shard_than_the_index_says_is_listed(sharded):
-    expected = open_checkpoint(sharded).tensors[Q_PROJ].read()
+    expected = open_checkpoint(sharded).tensors[Q_PROJ].load()
     save_file({Q_PROJ: 2 * expected} | load_file(sharded / SHARDS[1]), sharded / SHARDS[1])
     checkpoint = open_checkpoint(sharded)
     assert torch.equal(checkpoint.matrices("attn_q")[0].load().T, expected)

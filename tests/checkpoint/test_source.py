@@ -57,7 +57,7 @@ def test_choice_inside_a_directory(names, chosen, folder):
         (["pytorch_model.bin"], r"save_pretrained\(NEW_DIR\)"),
         (["pytorch_model-00001-of-00002.bin", "pytorch_model.bin.index.json"], r"save_pretrained\(NEW_DIR\)"),
         (["consolidated.00.pth"], r"save_pretrained\(NEW_DIR\)"),
-        (["adapter_model.safetensors", "adapter_config.json"], "LoRA adapter without its base"),
+        (["adapter_model.safetensors", "adapter_config.json"], r"ADAPTER\+BASE"),
     ],
 )
 def test_directory_that_is_refused(names, words, folder):

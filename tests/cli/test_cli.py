@@ -88,6 +88,7 @@ def test_result_follows_the_schema(run, model, tmp_path):
         "name": "tiny",
         "source": str(model / "model.safetensors"),
         "revision": None,
+        "adapter": None,
         "architecture": "LlamaForCausalLM",
         "dtype": "BF16",
     }
@@ -240,6 +241,9 @@ BAD_OPTIONS = {
     "colours too far apart": (["--vmin=-1e308", "--vmax", "1e308"], "vmin"),
     "out is empty": (["--out", ""], "--out is empty"),
     "matrix of a million letters": (["--matrix", "x" * 10**6], "unknown matrix"),
+    "colour beyond every similarity": (["--vmax", "1e300"], "1,000,000"),
+    "tower that is not there": (["--tower", "vision"], "it has language"),
+    "layout that is not there": (["--layout", "none.toml"], "none.toml"),
     "colour no number": (["--vmin", "low"], "--vmin"),
     "memory nonsense": (["--memory-budget", "plenty"], "'plenty'"),
     "memory of nothing": (["--memory-budget", "0"], "'0'"),
@@ -467,6 +471,12 @@ def test_ranges_of_numbers(numbers, text):
     assert ranges(numbers) == text
 
 
+def test_default_directories_of_long_names_differ_and_fit():
+    names = [default_directory("heatmap", "模型" * 100, "mlp_up", last).name for last in ("a", "b")]
+    assert len(set(names)) == 2
+    assert all(len(name.encode()) < 255 for name in names)
+
+
 def test_default_directory_is_harmless():
     assert default_directory("heatmap", "../a b/c:d", "mlp_up") == Path("docs-sim-out/heatmap-..-a-b-c-d-mlp_up")
 
@@ -537,9 +547,10 @@ def test_an_end_inside_a_command_keeps_its_status(code, status, run, model, monk
 
 
 def test_choices_that_change_the_result_have_directories_of_their_own(run, model, tmp_path):
-    for options in ([], ["--precision", "highest"], ["--layers", "0-2"], ["--index", "docs_mean"]):
+    layers = [["--layers", layers] for layers in ("0-1,3", "0,1-3", "0 , 1 - 3", "0-3")]
+    for options in ([], ["--precision", "highest"], ["--index", "docs_mean"], *layers):
         assert run("heatmap", model, *options).status == 0
-    assert len(list((tmp_path / "docs-sim-out").iterdir())) == 4
+    assert len(list((tmp_path / "docs-sim-out").iterdir())) == 5
 
 
 @pytest.mark.parametrize("buffering", ["buffered", "unbuffered"])
@@ -629,9 +640,13 @@ def test_closed_streams_are_no_fault(arguments, status, streams, tmp_path):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 def test_full_disk_is_told(tmp_path):
-    for stream, told in (("stdout", "No space left"), ("stderr", "")):
+    for stream, argument, told in (
+        ("stdout", "models", "No space left"),
+        ("stdout", "--help", "No space left"),
+        ("stderr", "bogus", ""),
+    ):
         with Path("/dev/full").open("w") as full:
-            ended = start("models" if stream == "stdout" else "bogus", cwd=tmp_path, **{stream: full})
+            ended = start(argument, cwd=tmp_path, **{stream: full})
         _, err = ended.communicate()
         assert ended.returncode == 2
         assert told in (err or "")

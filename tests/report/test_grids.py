@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import combinations
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -139,3 +140,11 @@ def test_drawing_leaves_no_figure_open_and_needs_no_display(monkeypatch):
 
     draw_grid(grid())
     assert pyplot.get_fignums() == []
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("title", ["\x1b[31mred\x01", "模型", "a\nb", "\ud800"], ids=ascii)
+def test_a_title_does_no_harm(title):
+    content = figure_bytes(draw_grid(grid(title=title)), "svg")
+    ElementTree.fromstring(content)
+    assert b"\x1b" not in content
