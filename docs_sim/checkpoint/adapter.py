@@ -101,7 +101,7 @@ def adapted(
         elif saved is None:
             raise InputError(f"{name}: {shown(key)} is no part of a LoRA adapter; merge it with peft first")
         elif saved["kind"] == "weight":
-            _replace(merged, adapter, saved["name"], tensor)
+            _replace(merged, adapter, saved["name"].removesuffix(".base_layer"), tensor)
     for module, pieces in modules.items():
         _adapt(merged, adapter, module, pieces)
     return merged.tensors

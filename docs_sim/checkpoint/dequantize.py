@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 Pieces = Mapping[str, StoredTensor]  # ending -> tensor
 Config = Mapping[str, Any]  # quantization_config
 
+_INTEGER_BITS = (4, 8, 3, 2, 5, 6, 7)  # the usual ones first: few inputs cannot tell all apart
+
 
 @dataclass(frozen=True)
 class Whole:
@@ -200,7 +202,7 @@ def _gptq_or_awq(pieces: Pieces, config: Config) -> Whole | None:
         return None
     out = scales[1]
     bits, rest = divmod(32 * zeros[1], out)
-    if rest or bits not in (2, 4, 8):
+    if rest or bits not in (2, 3, 4, 8):
         return None
     packed_inputs = words[1] == out
     inputs = words[0] * 32 // bits if packed_inputs else words[0]
@@ -225,12 +227,12 @@ def _gptq_or_awq(pieces: Pieces, config: Config) -> Whole | None:
 
 
 def _pack_quantized(pieces: Pieces, _config: Config) -> Whole | None:
-    """compressed-tensors: integers of 4 or 8 bits, packed along the inputs into 32-bit words."""
+    """compressed-tensors: integers of few bits, packed along the inputs into 32-bit words."""
     packed, scales = pieces[".weight_packed"].shape, pieces[".weight_scale"].shape
-    if len(packed) != 2 or len(scales) != 2:
+    if len(packed) != 2 or len(scales) != 2 or prod(pieces[".weight_shape"].shape) != 2:
         return None
     out, inputs = map(int, _raw(pieces[".weight_shape"]).flatten().tolist())
-    bits = next((bits for bits in (4, 8) if packed == (out, -(-inputs * bits // 32))), None)
+    bits = next((bits for bits in _INTEGER_BITS if packed == (out, -(-inputs * bits // 32))), None)
     if bits is None or scales[0] != out or not scales[1] or inputs <= 0:
         return None
 

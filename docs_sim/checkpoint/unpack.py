@@ -34,15 +34,21 @@ def scaled(codes: Tensor, scales: Tensor, sizes: tuple[int, ...], begin: int, ze
 
 
 def _fields(words: Tensor, bits: int) -> Tensor:
-    """The unsigned ``bits``-bit fields of 32-bit words, lowest first, as a last dimension."""
-    shifts = torch.arange(0, 32, bits, dtype=torch.int32)
-    return (words.unsqueeze(-1) >> shifts) & ((1 << bits) - 1)
+    """The unsigned ``bits``-bit fields of rows of 32-bit words, lowest bits first, across words where they must."""
+    mask = (1 << bits) - 1
+    if 32 % bits == 0:
+        return ((words.unsqueeze(-1) >> torch.arange(0, 32, bits, dtype=torch.int32)) & mask).flatten(-2)
+    starts = torch.arange(words.shape[-1] * 32 // bits) * bits
+    wide = words.long() & 0xFFFFFFFF
+    following = torch.cat([wide[..., 1:], torch.zeros_like(wide[..., :1])], dim=-1)
+    low, high = (part[..., starts // 32] for part in (wide, following))
+    return (((low >> starts % 32) | (high << (32 - starts % 32))) & mask).int()
 
 
 def gptq(qweight: Tensor, qzeros: Tensor, scales: Tensor, *, g_idx: Tensor | None, bits: int, offset: int) -> Tensor:
     """GPTQ: codes packed along the inputs, zeros along the outputs; W[o,i] = scale[g,o] (q - (z + offset))."""
-    codes = _fields(qweight, bits).transpose(1, 2).flatten(0, 1)  # (in, out)
-    zeros = _fields(qzeros, bits).flatten(1)
+    codes = _fields(qweight.T, bits).T  # (in, out)
+    zeros = _fields(qzeros, bits)
     groups = torch.arange(len(codes)) // -(-len(codes) // len(scales)) if g_idx is None else g_idx.long()
     return ((codes - (zeros[groups] + offset)).float() * scales.float()[groups]).T.contiguous()
 
@@ -50,7 +56,8 @@ def gptq(qweight: Tensor, qzeros: Tensor, scales: Tensor, *, g_idx: Tensor | Non
 def awq(qweight: Tensor, qzeros: Tensor, scales: Tensor) -> Tensor:
     """AWQ (gemm): codes and zeros packed along the outputs in an order of their own; W[o,i] = scale[g,o] (q - z)."""
     order = torch.tensor([_AWQ_ORDER.index(column) for column in range(8)])
-    codes, zeros = (_fields(words, 4)[..., order].flatten(1) for words in (qweight, qzeros))  # (in, out), (groups, out)
+    fields = (_fields(words, 4).reshape(len(words), -1, 8) for words in (qweight, qzeros))
+    codes, zeros = (one[..., order].flatten(1) for one in fields)  # (in, out), (groups, out)
     groups = torch.arange(len(codes)) // (len(codes) // len(scales))
     return ((codes - zeros[groups]).float() * scales.float()[groups]).T.contiguous()
 
@@ -59,14 +66,14 @@ def pack_quantized(raw: Mapping[str, Tensor], shape: tuple[int, int], bits: int)
     """compressed-tensors: fields minus half their range, with an optional zero for each row and group."""
     out, inputs = shape
     half = 1 << (bits - 1)
-    codes = _fields(raw[".weight_packed"], bits).flatten(1)[:, :inputs] - half
+    codes = _fields(raw[".weight_packed"], bits)[:, :inputs] - half
     scales = raw[".weight_scale"].float()
     if ".weight_g_idx" in raw:
         groups = raw[".weight_g_idx"].long()
     else:
         groups = torch.arange(inputs) // -(-inputs // scales.shape[1])
     if ".weight_zero_point" in raw:
-        zeros = _fields(raw[".weight_zero_point"].T.contiguous(), bits).flatten(1).T[:out] - half
+        zeros = _fields(raw[".weight_zero_point"].T, bits).T[:out] - half
         codes = codes - zeros[:, groups]
     return codes.float() * scales[:, groups]
 
@@ -86,7 +93,7 @@ def float4(packed: Tensor, scales: Tensor, divisor: Tensor | None, factor: Tenso
     if factor is not None:
         factors = factors * factor.float()
     group = codes.shape[-1] // factors.shape[-1]
-    numbers = _e2m1()[codes].reshape(*factors.shape, group) * factors.unsqueeze(-1)
+    numbers: Tensor = _e2m1()[codes].reshape(*factors.shape, group) * factors.unsqueeze(-1)
     return numbers.flatten(-2)
 
 

@@ -3,7 +3,7 @@
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -135,12 +135,20 @@ def _fit(products: Sequence[_Product]) -> list[Comparison]:
     return [
         Comparison(
             product.pair,
-            (sides[2 * number], sides[2 * number + 1]),
+            _without_bias((sides[2 * number], sides[2 * number + 1]), product.noise),
             (len(product.samples[0]), len(product.samples[1])),
             product.noise is None,
         )
         for number, product in enumerate(products)
     ]
+
+
+def _without_bias(sides: tuple[Side, Side], noise: ProductNoise | None) -> tuple[Side, Side]:
+    """The locations as they would be without the rounding of the products."""
+    if noise is None:
+        return sides
+    x, y = (replace(side, location=side.location - bias) for side, bias in zip(sides, noise.biases, strict=True))
+    return x, y
 
 
 def _fit_equal(samples: list[Tensor]) -> list[Side]:

@@ -7,16 +7,18 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from docs_sim.engine.match_sample import MATCHED, MatchSample
+from docs_sim.engine.match_sample import MATCHED, MatchSample, steps_around
 from docs_sim.indices.docs import CHUNK, chance_fit, unit_columns
+from docs_sim.indices.gumbel import fit_gumbel
 
 # Section 2 of the design promises 2e-5 of float64; the rest is left for float32 and for what the estimate neglects.
 TOLERANCE = 1.8e-5
 MOST_RIVALS = 1.5  # the maximum over near copies, each with noise of its own, is too large
-_SIGNIFICANT_BITS = {torch.bfloat16: 8}
 _DROPPED_BITS = 16  # of float32, in bfloat16
 _SHIFTS = 997
 _NEURON_NOISE = 2.25e-5  # variance of a product, times n
+_LARGEST_BIAS = 1e-4  # beyond it the products tell too little of the maxima
+_LEAST_SCALE = 1e-9
 _THINNING = 4  # of the neurons whose rounding errors are measured
 _KINSHIP = 2.0  # best matches share more of their coordinates than average neurons do
 
@@ -75,20 +77,20 @@ def _noise(n: int, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True)
 class ProductNoise:
-    """What rounding did to the products of two sets of neurons.
+    """What rounding did to the best products of two sets of neurons.
 
     Attributes:
         neurons: variance of the error of one product, from the rounding of its two neurons.
-        product: the same of a best product, from the rounding of the product itself, if uniform over one step.
-        bias: upper estimate of the mean error from the rounding of the product, two standard errors included.
+        biases: what the rounding of the products moves the fitted location of each side by, measured on a sample.
+        bias_error: standard error of their mean.
         concentration: upper estimate of the probability that two neurons have the same best match, whose error
             they then share.
         rivals: mean number of products that noise could make the largest for a neuron, the largest included.
     """
 
     neurons: float
-    product: float
-    bias: float
+    biases: tuple[float, float]
+    bias_error: float
     concentration: float
     rivals: float
 
@@ -99,52 +101,53 @@ def typical_noise(n: int, m: int, product_dtype: torch.dtype) -> ProductNoise:
     The share of the neurons was measured for n from 1024 to 4096; that of the product is one of uniform errors.
     """
     location, scale = chance_fit(n, m)
-    steps = _steps(torch.tensor([location + 2 * scale]), product_dtype)
-    variance = _uniform_variance(steps)
-    return ProductNoise(_NEURON_NOISE / n, variance, 3 * math.sqrt(variance / (2 * min(m, MATCHED))), 1 / m, 1.0)
+    variance = float(steps_around(torch.tensor([location + 2 * scale]), product_dtype).square()) / 12
+    # The weights of ``_location_bias`` double the variance of a mean.
+    return ProductNoise(_NEURON_NOISE / n, (0.0, 0.0), math.sqrt(variance / min(m, MATCHED)), 1 / m, 1.0)
 
 
 def product_noise(x: RoundedNeurons, y: RoundedNeurons, sample: MatchSample) -> ProductNoise:
     """Measure it: what the neurons lost from their rounding errors, the rest on a sample of each side."""
     variance = _KINSHIP * float(x.energy @ y.error + y.energy @ x.error)
-    steps = [_steps(side.values, side.values.dtype) for side in sample.sides]
-    errors = torch.cat([side.errors() for side in sample.sides])
-    unresolved = 2 * float(errors.std(correction=0)) / math.sqrt(len(errors))
+    (bias_x, variance_x), (bias_y, variance_y) = (
+        _location_bias(side.values.float(), side.exact()) for side in sample.sides
+    )
     return ProductNoise(
         neurons=variance,
-        product=_uniform_variance(torch.cat(steps)),
-        bias=abs(float(errors.mean())) + unresolved,
+        biases=(bias_x, bias_y),
+        bias_error=math.sqrt(variance_x + variance_y) / 2,
         concentration=max(side.concentration() for side in sample.sides),
-        rivals=max(side.rivals(math.sqrt(variance), step) for side, step in zip(sample.sides, steps, strict=True)),
+        rivals=max(side.rivals(math.sqrt(variance)) for side in sample.sides),
     )
+
+
+def _location_bias(rounded: Tensor, exact: Tensor) -> tuple[float, float]:
+    """By how much rounding moves the location fitted to these maxima, and the variance of that.
+
+    At a given scale the location is that of the mean of exp(-x / scale), so each error counts by its exp(-x / scale).
+    """
+    both = torch.stack([rounded, exact])
+    fit = fit_gumbel((both.cpu() if both.device.type == "mps" else both).double())  # MPS has no float64
+    weights = torch.softmax(-exact.double().to(fit.scale.device) / fit.scale[1].clamp(min=_LEAST_SCALE), dim=0)
+    errors = (rounded - exact).double().to(weights.device)
+    return float(fit.location[0] - fit.location[1]), float((weights * errors).square().sum())
 
 
 def location_error(scale: float, *, samples: int, noise: ProductNoise) -> float:
     """Estimated error of (u_X + u_Y) / 2 when neurons and products were rounded.
 
-    Noise of variance v in the maxima moves the location by at most v / (2 scale), to second order (about half of that
-    where they follow a Gumbel distribution). The rounding of the neurons moves it at random, more where neurons share
-    a match and its error; three standard errors are counted. The bias of the products moves it as a whole.
+    The rounding of the neurons is noise of a variance v in the maxima, which moves the location down, by at most
+    v / (2 scale) to second order (about half of that where they follow a Gumbel distribution), and at random, more
+    where neurons share a match and its error. What the rounding of the products does was measured and taken off; the
+    error of that remains. Three standard errors are counted.
 
     Args:
         scale: of the fit, the smaller of both sides.
         samples: m_x + m_y.
         noise: of the products.
     """
-    if noise.rivals > MOST_RIVALS:
+    if noise.rivals > MOST_RIVALS or scale <= 0 or max(map(abs, noise.biases)) > _LARGEST_BIAS:
         return math.inf
-    shift = (noise.product + noise.neurons) / (2 * scale) if scale > 0 else math.inf
+    shift = noise.neurons / (2 * scale)
     of_the_mean = noise.neurons * (1 / samples + noise.concentration / 4)
-    return noise.bias + shift + 3 * math.sqrt(of_the_mean)
-
-
-def _steps(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """The distance between neighbouring numbers of ``dtype`` around ``values``; float32 and wider count as 0."""
-    if dtype not in _SIGNIFICANT_BITS:
-        return torch.zeros_like(values, dtype=torch.float32)
-    return torch.exp2((torch.frexp(values.float()).exponent - _SIGNIFICANT_BITS[dtype]).float())
-
-
-def _uniform_variance(steps: Tensor) -> float:
-    """Mean square of errors that are uniform over one step."""
-    return float(steps.square().mean()) / 12
+    return shift + 3 * math.sqrt(of_the_mean + noise.bias_error**2)

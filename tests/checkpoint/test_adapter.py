@@ -1,0 +1,149 @@
+"""LoRA adapters made with peft: every tensor equals what merge_and_unload makes of it, or the adapter is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from docs_sim.analyses.heatmap import heatmap
+from docs_sim.checkpoint import open_checkpoint
+from docs_sim.errors import InputError
+
+peft = pytest.importorskip("peft")
+transformers = pytest.importorskip("transformers")
+
+SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 64}
+BASES = {
+    "llama": lambda: transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(**SIZES, num_key_value_heads=2, tie_word_embeddings=False)
+    ),
+    "phi3": lambda: transformers.Phi3ForCausalLM(
+        transformers.Phi3Config(**SIZES, num_key_value_heads=2, pad_token_id=0)
+    ),
+    "gpt2": lambda: transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=64, n_positions=16)
+    ),
+    "gpt_oss": lambda: transformers.GptOssForCausalLM(
+        transformers.GptOssConfig(
+            **SIZES, num_key_value_heads=2, head_dim=8, num_local_experts=3, num_experts_per_tok=1
+        )
+    ),
+}
+ADAPTERS = {
+    "plain": ("llama", {"target_modules": ["q_proj", "v_proj", "up_proj", "down_proj"]}),
+    "patterns": (
+        "llama",
+        {
+            "target_modules": ["q_proj", "up_proj", "down_proj"],
+            "rank_pattern": {"up_proj": 6, r"layers\.1\.self_attn\.q_proj": 2},
+            "alpha_pattern": {"down_proj": 3, r"model.layers.0.mlp.up_proj": 5},
+        },
+    ),
+    "rsLoRA": ("llama", {"target_modules": "all-linear", "use_rslora": True}),
+    "DoRA": ("llama", {"target_modules": ["q_proj", "o_proj", "gate_proj"], "use_dora": True}),
+    "fused": ("phi3", {"target_modules": ["qkv_proj", "gate_up_proj"]}),
+    "fan in, fan out": ("gpt2", {"target_modules": ["c_attn", "c_fc", "c_proj"], "fan_in_fan_out": True}),
+    "fan in, fan out, DoRA": ("gpt2", {"target_modules": ["c_attn"], "fan_in_fan_out": True, "use_dora": True}),
+    "embedding, whole head": ("llama", {"target_modules": ["embed_tokens", "k_proj"], "modules_to_save": ["lm_head"]}),
+    "experts": (
+        "gpt_oss",
+        {
+            "target_modules": ["q_proj"],
+            "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
+        },
+    ),
+}
+
+
+@pytest.fixture
+def adapter(tmp_path):
+    """Save a tiny base and an adapter on it; what peft merges them to, by name."""
+
+    def make(base: str, settings: dict) -> tuple[Path, Path, dict[str, torch.Tensor]]:
+        torch.manual_seed(0)
+        model = BASES[base]()
+        model.save_pretrained(tmp_path / "base")
+        tuned = peft.get_peft_model(model, peft.LoraConfig(r=4, lora_alpha=8, **settings))
+        for parameter in tuned.parameters():
+            if parameter.requires_grad:
+                torch.nn.init.normal_(parameter, mean=0.1, std=0.3)
+        tuned.save_pretrained(tmp_path / "adapter")
+        return tmp_path / "adapter", tmp_path / "base", tuned.merge_and_unload().state_dict()
+
+    return make
+
+
+@pytest.mark.parametrize("case", ADAPTERS)
+def test_equals_what_peft_merges(case, adapter):
+    path, base, merged = adapter(*ADAPTERS[case])
+    found, plain = open_checkpoint(f"{path}+{base}"), open_checkpoint(base)
+    assert found.name == "adapter+base"
+    changed = 0
+    for name, tensor in found.tensors.items():
+        torch.testing.assert_close(tensor.load().float(), merged[name].float(), rtol=1e-5, atol=1e-5)
+        changed += not torch.equal(tensor.load().float(), plain.tensors[name].load().float())
+        if tensor.shape[0] > 2:
+            assert torch.allclose(tensor.load(1, 3), tensor.load()[1:3], atol=1e-6)
+    updates = {key.split(".lora_")[0] for key in load_file(path / "adapter_model.safetensors") if ".lora_" in key}
+    assert changed >= len(updates) > 0
+
+
+@pytest.mark.parametrize("base", ["base", "base/model.safetensors"])
+def test_is_a_model_like_any_other(base, adapter, tmp_path):
+    path, _, _ = adapter(*ADAPTERS["plain"])
+    result = heatmap(f"{path / 'adapter_model.safetensors'}+{tmp_path / base}", "mlp_up", layers="0-1")
+    assert result.values.shape == (2, 2)
+    assert result.model["adapter"] == str(path / "adapter_model.safetensors")
+
+
+def test_prefixes_may_differ(adapter):
+    path, base, merged = adapter(*ADAPTERS["plain"])
+    plain = {name.removeprefix("model."): tensor for name, tensor in load_file(base / "model.safetensors").items()}
+    save_file(plain, base / "model.safetensors")
+    found = open_checkpoint(f"{path}+{base}").tensors["layers.1.mlp.up_proj.weight"].load()
+    torch.testing.assert_close(found, merged["model.layers.1.mlp.up_proj.weight"], rtol=1e-5, atol=1e-5)
+
+
+def change(path: Path, **changes: object) -> None:
+    config = json.loads((path / "adapter_config.json").read_text())
+    (path / "adapter_config.json").write_text(json.dumps(config | changes))
+
+
+def rename(path: Path, old: str, new: str) -> None:
+    tensors = load_file(path / "adapter_model.safetensors")
+    save_file({name.replace(old, new): tensor for name, tensor in tensors.items()}, path / "adapter_model.safetensors")
+
+
+FAULTS = {
+    "another kind": (lambda path: change(path, peft_type="LOHA"), "'LOHA'"),
+    "layers that are copied": (lambda path: change(path, layer_replication=[[0, 1]]), "layer_replication"),
+    "another rank": (lambda path: change(path, r=8), "rank 4"),
+    "alpha that is no number": (lambda path: change(path, lora_alpha="much"), "'much'"),
+    "a module that the base lacks": (lambda path: rename(path, "layers.1.", "layers.7."), "'model.layers.7"),
+    "a piece of another kind": (lambda path: rename(path, "lora_A", "hada_w1_a"), "hada_w1_a"),
+    "half of the pieces": (lambda path: rename(path, "q_proj.lora_A", "k_proj.lora_A"), "only one of"),
+    "modules of another shape": (lambda path: rename(path, "up_proj", "o_proj"), "does not fit"),
+    "no config": (lambda path: (path / "adapter_config.json").unlink(), "belong together"),
+    "no weights": (lambda path: (path / "adapter_model.safetensors").unlink(), "belong together"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_does_not_fit_is_refused_in_one_line(fault, adapter):
+    path, base, _ = adapter(*ADAPTERS["plain"])
+    act, words = FAULTS[fault]
+    act(path)
+    with pytest.raises(InputError, match=words) as caught:
+        open_checkpoint(f"{path}+{base}")
+    assert "\n" not in str(caught.value)
+    assert "adapter" in str(caught.value)
+
+
+def test_path_with_a_plus_is_a_path(adapter, tmp_path):
+    _, base, _ = adapter(*ADAPTERS["plain"])
+    base.rename(tmp_path / "a+b")
+    assert open_checkpoint(tmp_path / "a+b").name == "a+b"
+    with pytest.raises(InputError, match="no such adapter"):
+        open_checkpoint(f"nothing+{tmp_path / 'a+b'}")

@@ -1,0 +1,280 @@
+"""Quantized storage -> the same numbers as the format's own library, or as a reference that unpacks one by one."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from docs_sim.checkpoint import Checkpoint, open_checkpoint
+from docs_sim.errors import InputError
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "zoo-quantized"
+FOLDERS = sorted(path.parent.name for path in SHARED.glob("*/truth.safetensors"))
+ABSENT = pytest.param("none", marks=pytest.mark.skip(reason="no reference checkpoints beside the repository"))
+AS_STORED = ("attn_o", "mlp_down")
+UP = "model.layers.0.mlp.up_proj"
+E2M1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0]
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """A checkpoint whose one matrix, up_proj, is stored as these tensors."""
+
+    def write(pieces: dict[str, Tensor], settings: dict | None = None) -> Checkpoint:
+        save_file(
+            {f"{UP}{ending}": tensor.contiguous() for ending, tensor in pieces.items()}, tmp_path / "model.safetensors"
+        )
+        (tmp_path / "config.json").write_text(json.dumps({"quantization_config": settings or {}}))
+        return open_checkpoint(tmp_path)
+
+    return write
+
+
+def up(checkpoint: Checkpoint) -> Tensor:
+    """The weight (out, in), after a look at some of its rows alone."""
+    (matrix,) = checkpoint.matrices("mlp_up")
+    tensor = matrix.parts[0].tensor
+    whole = tensor.load()
+    assert whole.shape == tensor.shape
+    assert whole.dtype == torch.float32
+    assert torch.equal(tensor.load(3, 7), whole[3:7])
+    assert torch.equal(matrix.load().T, whole)
+    assert checkpoint.unnamed == ()
+    return whole
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def codes(*shape: int, bits: int = 4, seed: int = 0) -> Tensor:
+    return torch.randint(0, 1 << bits, shape, generator=torch.Generator().manual_seed(seed), dtype=torch.int32)
+
+
+def packed(fields: Tensor, bits: int, order: list[int] | None = None) -> Tensor:
+    """Fields of the last dimension in 32-bit words, bit by bit; of every eight, field order[j] comes at place j."""
+    if order:
+        fields = fields.unflatten(-1, (-1, 8))[..., order].flatten(-2)
+    single = (fields.unsqueeze(-1) >> torch.arange(bits)) & 1
+    words = (single.flatten(-2).unflatten(-1, (-1, 32)).long() << torch.arange(32)).sum(-1)
+    return torch.where(words >= 2**31, words - 2**32, words).int()
+
+
+@pytest.mark.parametrize("folder", FOLDERS or [ABSENT])
+def test_reference_checkpoints(folder):
+    checkpoint = open_checkpoint(SHARED / folder)
+    truth = load_file(SHARED / folder / "truth.safetensors")
+    found = {matrix.key: matrix for matrix in checkpoint.matrices()}
+    assert truth.keys() <= found.keys()
+    for key, true in truth.items():
+        loaded = found[key].load().float()
+        assert torch.equal(loaded if found[key].name in AS_STORED else loaded.T, true), key
+    assert not any("mlp" in one.name and one.keys for one in checkpoint.unnamed)
+
+
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+@pytest.mark.parametrize(
+    ("ending", "grid", "block"),
+    [
+        (".weight_scale_inv", (2, 3), [32, 32]),
+        (".weight_scale_inv", (5, 3), [10, 32]),
+        (".scale", (2, 3), None),
+        (".weight_scale", (48, 1), None),
+        (".weight_scale", (48,), None),
+        (".weight_scale", (1,), None),
+        (".weight_scale", (), None),
+        (".qscale_weight", (), None),
+    ],
+    ids=str,
+)
+def test_fp8(ending, grid, block, kind, stored):
+    """48 x 80 in blocks: the last ones are not whole."""
+    weight, scale = random(48, 80).to(kind), random(*grid, seed=1).abs() + 0.1
+    checkpoint = stored({".weight": weight, ending: scale}, {"weight_block_size": block} if block else {})
+    rows, columns = ((*grid, 1, 1))[:2] if grid != (48,) else (48, 1)
+    height, width = block or (math.ceil(48 / rows), math.ceil(80 / columns))
+    table = scale.reshape(rows, columns)
+    expected = torch.stack(
+        [torch.stack([weight[i, j].float() * table[i // height, j // width] for j in range(80)]) for i in range(48)]
+    )
+    assert torch.equal(up(checkpoint), expected)
+    assert checkpoint.matrices("mlp_up")[0].dtype.startswith("FP8")
+
+
+def test_scales_that_are_exponents(stored):
+    weight, scale = random(48, 80).to(torch.float8_e4m3fn), torch.tensor([[120, 127, 130], [125, 126, 127]])
+    expected = (
+        weight.float() * torch.exp2(scale.float() - 127).repeat_interleave(32, 0)[:48].repeat_interleave(32, 1)[:, :80]
+    )
+    settings = {"weight_block_size": [32, 32]}
+    assert torch.equal(up(stored({".weight": weight, ".scale": scale.to(torch.uint8)}, settings)), expected)
+    exponents = scale.to(torch.uint8).view(torch.float8_e8m0fnu)
+    assert torch.equal(up(stored({".weight": weight, ".weight_scale_inv": exponents}, settings)), expected)
+
+
+@pytest.mark.parametrize("zero", [None, 3])
+def test_int8(zero, stored):
+    weight, scale = codes(48, 80, bits=8).sub(128).to(torch.int8), random(48, 1).abs()
+    pieces = {".weight": weight, ".weight_scale": scale}
+    if zero is not None:
+        pieces[".weight_zero_point"] = torch.full((48, 1), zero, dtype=torch.int8)
+    assert torch.equal(up(stored(pieces)), (weight.float() - (zero or 0)) * scale)
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+@pytest.mark.parametrize("order", ["in order", "desc_act", "no g_idx"])
+@pytest.mark.parametrize("form", ["gptq", "gptq_v2"])
+def test_gptq(bits, order, form, stored):
+    out, inputs, group = 64, 96, 32
+    values, zeros, scales = codes(inputs, out, bits=bits), codes(3, out, bits=bits, seed=1), random(3, out).half()
+    groups = torch.arange(inputs) // group
+    if order == "desc_act":
+        groups = groups[torch.randperm(inputs, generator=torch.Generator().manual_seed(0))]
+    pieces = {".qweight": packed(values.T.contiguous(), bits).T, ".qzeros": packed(zeros, bits), ".scales": scales}
+    if order != "no g_idx":
+        pieces[".g_idx"] = groups.int()
+    plus = 0 if form == "gptq_v2" else 1
+    expected = torch.stack(
+        [scales.float()[groups[i]] * (values[i] - (zeros[groups[i]] + plus)) for i in range(inputs)], dim=1
+    )
+    checkpoint = stored(pieces, {"quant_method": "gptq", "bits": bits, "checkpoint_format": form})
+    assert torch.equal(up(checkpoint), expected)
+    assert checkpoint.matrices("mlp_up")[0].dtype == f"GPTQ {bits}-bit"
+
+
+def test_awq(stored):
+    out, inputs, group = 64, 96, 32
+    values, zeros, scales = codes(inputs, out), codes(3, out, seed=1), random(3, out).half()
+    order = [0, 2, 4, 6, 1, 3, 5, 7]
+    pieces = {".qweight": packed(values, 4, order), ".qzeros": packed(zeros, 4, order), ".scales": scales}
+    expected = torch.stack([scales.float()[i // group] * (values[i] - zeros[i // group]) for i in range(inputs)], dim=1)
+    assert torch.equal(up(stored(pieces, {"quant_method": "awq"})), expected)
+
+
+@pytest.mark.parametrize("bits", [3, 4, 5, 8])
+@pytest.mark.parametrize("inputs", [96, 90])
+@pytest.mark.parametrize("order", ["in order", "actorder"])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_compressed_tensors_integers(bits, inputs, order, symmetric, stored):
+    library = pytest.importorskip("compressed_tensors.compressors.pack_quantized.helpers")
+    out, group, half = 48, 30 if inputs == 90 else 32, 1 << (bits - 1)
+    values, zeros = (codes(*shape, bits=bits, seed=shape[1]).sub(half) for shape in ((out, inputs), (out, 3)))
+    scales = random(out, 3).abs()
+    groups = torch.arange(inputs) // group
+    pieces = {
+        ".weight_packed": library.pack_to_int32(values.to(torch.int8), bits),
+        ".weight_scale": scales,
+        ".weight_shape": torch.tensor([out, inputs]),
+    }
+    if not symmetric:
+        pieces[".weight_zero_point"] = library.pack_to_int32(zeros.to(torch.int8), bits, packed_dim=0)
+    if order == "actorder":
+        groups = groups[torch.randperm(inputs, generator=torch.Generator().manual_seed(0))]
+        pieces[".weight_g_idx"] = groups.int()
+    expected = (values - (0 if symmetric else zeros[:, groups])).float() * scales[:, groups]
+    assert torch.equal(up(stored(pieces)), expected)
+    assert torch.equal(
+        library.unpack_from_int32(pieces[".weight_packed"], bits, torch.Size([out, inputs])).int(), values
+    )
+
+
+@pytest.mark.parametrize("form", ["compressed-tensors", "modelopt", "mxfp4"])
+def test_four_bit_floats(form, stored):
+    values = codes(48, 96)
+    numbers = torch.tensor(E2M1)[values.long()]
+    pack = (values[:, ::2] | values[:, 1::2] << 4).to(torch.uint8)
+    if form == "mxfp4":
+        scales = torch.randint(100, 150, (48, 3), dtype=torch.uint8)
+        pieces = {".weight_packed": pack, ".weight_scale": scales}
+        expected = numbers * torch.exp2(scales.float() - 127).repeat_interleave(32, 1)
+    else:
+        scales, whole = (random(48, 6).abs() + 0.1).to(torch.float8_e4m3fn), torch.tensor([3.5])
+        weight, ending = (
+            (".weight", ".weight_scale_2") if form == "modelopt" else (".weight_packed", ".weight_global_scale")
+        )
+        pieces = {weight: pack, ".weight_scale": scales, ending: whole}
+        factors = scales.float() * whole if form == "modelopt" else scales.float() / whole
+        expected = numbers * factors.repeat_interleave(16, 1)
+    assert torch.equal(up(stored(pieces)), expected)
+
+
+def test_four_bit_floats_are_packed_as_the_library_does():
+    library = pytest.importorskip("compressed_tensors.compressors.nvfp4.helpers")
+    from docs_sim.checkpoint.unpack import float4
+
+    numbers = torch.tensor(E2M1)[codes(16, 32).long()]
+    found = float4(library.pack_fp4_to_uint8(numbers.bfloat16()), torch.ones(16, 2), divisor=None, factor=None)
+    assert torch.equal(found, numbers)
+
+
+def test_mxfp4_experts_are_as_transformers_unpacks_them(tmp_path):
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    blocks, scales = codes(3, 48, 2, 16, bits=8).to(torch.uint8), codes(3, 48, 2, bits=3).add(124).to(torch.uint8)
+    prefix = "model.layers.0.mlp.experts"
+    tensors = {
+        f"{prefix}.gate_up_proj_blocks": blocks,
+        f"{prefix}.gate_up_proj_scales": scales,
+        f"{prefix}.gate_up_proj_bias": torch.zeros(3, 48),
+        "model.layers.0.mlp.router.weight": random(3, 64),
+    }
+    save_file(tensors, tmp_path / "model.safetensors")
+    whole = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)  # (E, in, out)
+    for matrix in open_checkpoint(tmp_path).matrices("mlp_gate"):
+        assert torch.equal(matrix.load(), whole[matrix.expert][:, ::2])
+        assert matrix.dtype == "MXFP4"
+
+
+@pytest.mark.parametrize("kind", ["nf4", "fp4"])
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("shape", [(48, 128), (40, 64)])  # the library errs on the CPU where rows are no whole blocks
+def test_bitsandbytes_four_bits(shape, double, kind, stored):
+    library = pytest.importorskip("bitsandbytes.functional")
+    data, state = library.quantize_4bit(random(*shape), quant_type=kind, compress_statistics=double)
+    pieces = {".weight": data} | {f".weight.{key}": value for key, value in state.as_dict(packed=True).items()}
+    expected = library.dequantize_4bit(data, state)
+    torch.testing.assert_close(up(stored(pieces)), expected.float(), rtol=1e-6, atol=1e-7)
+
+
+def test_bitsandbytes_eight_bits(stored):
+    library = pytest.importorskip("bitsandbytes.functional")
+    values, scales, _ = library.int8_vectorwise_quant(random(48, 96).half())
+    found = up(stored({".weight": values, ".SCB": scales, ".weight_format": torch.tensor(0, dtype=torch.uint8)}))
+    torch.testing.assert_close(found, library.int8_vectorwise_dequant(values, scales).float(), rtol=1e-6, atol=1e-7)
+
+
+PACKED = {
+    "FP8 without a scale": ({".weight": torch.zeros(48, 80).to(torch.float8_e4m3fn)}, "F8_E4M3"),
+    "FP8 with a scale of another shape": (
+        {".weight": torch.zeros(48, 80).to(torch.float8_e4m3fn), ".weight_scale": torch.ones(7, 81)},
+        "F8_E4M3",
+    ),
+    "integers without a scale": ({".weight": torch.zeros(48, 80, dtype=torch.int8)}, "I8"),
+    "bytes without a state": ({".weight": torch.zeros(480, 1, dtype=torch.uint8)}, "U8"),
+}
+
+
+@pytest.mark.parametrize("case", PACKED)
+def test_what_no_format_explains_is_refused_by_name(case, stored):
+    pieces, words = PACKED[case]
+    with pytest.raises(InputError, match=words) as caught:
+        stored(pieces).matrices("mlp_up")[0].load()
+    assert UP in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        {".qweight": (12, 64), ".qzeros": (3, 10), ".scales": (3, 64)},  # 5 bits
+        {".qweight": (12, 64), ".qzeros": (2, 8), ".scales": (3, 64)},
+        {".weight_packed": (48, 12), ".weight_scale": (48, 3), ".weight_shape": (1,)},
+    ],
+    ids=str,
+)
+def test_pieces_that_do_not_fit_are_listed(pieces, stored):
+    checkpoint = stored({ending: torch.ones(shape, dtype=torch.int32) for ending, shape in pieces.items()})
+    assert {one.name for one in checkpoint.unnamed} == {f"{UP}{ending}" for ending in pieces}
