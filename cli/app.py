@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from types import FrameType
 
@@ -52,9 +53,14 @@ def run(arguments: Sequence[str]) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     signal.signal(signal.SIGTERM, _terminate)
     make_streams_safe()
+    warnings.showwarning = _show_warning  # type: ignore[assignment]
     end = arguments.index("--") if "--" in arguments else len(arguments)
     before = [argument for argument in arguments[:end] if argument != _DEBUG]
     return _run([*before, *arguments[end:]], debug=len(before) < end)
+
+
+def _show_warning(message: Warning | str, *_: object) -> None:
+    complain(f"warning: {' '.join(str(message).split())}")
 
 
 def _terminate(number: int, _: FrameType | None) -> None:

@@ -27,6 +27,7 @@ def heatmap(
         typer.Option("--format", help="Format of the figure; may be repeated. Default: png."),
     ] = None,
     revision: options.Revision = None,
+    offline: options.Offline = False,
     out: options.Out = None,
     json: options.Json = False,
     device: options.Device = "auto",
@@ -42,7 +43,7 @@ def heatmap(
     from docs_sim.checkpoint import open_checkpoint
 
     budget = None if memory_budget is None else options.parse_bytes(memory_budget)
-    checkpoint = open_checkpoint(model, revision, tower=tower, layout=layout)
+    checkpoint = open_checkpoint(model, revision, offline=offline, tower=tower, layout=layout)
     selected, _ = select_layers(checkpoint, matrix, layers, experts, stack)  # a wrong name shall not wait for torch
 
     from docs_sim.analyses.heatmap import heatmap as compute
@@ -63,7 +64,9 @@ def heatmap(
     ]
     directory = out or default_directory("heatmap", checkpoint.name, name, *choices)
     with reserved(directory):
-        with progress_bar(f"{checkpoint.name} {matrix}", quiet=quiet) as progress:
+        with progress_bar(f"{checkpoint.name} {matrix}", quiet=quiet) as bars:
+            if checkpoint.source.remote is not None:
+                checkpoint.source.remote.arrived = bars.arrived
             result = compute(
                 checkpoint,
                 matrix,
@@ -74,7 +77,7 @@ def heatmap(
                 device=device,
                 precision=precision.value,
                 memory_budget=budget,
-                progress=progress,
+                progress=bars.pairs,
             )
         suffixes = [str(suffix) for suffix in dict.fromkeys(formats or [options.Format.png])]
         written = result.save(directory, formats=suffixes, scale=scale.value, vmin=vmin, vmax=vmax)

@@ -18,6 +18,7 @@ def inspect(
     tower: options.Tower = "language",
     layout: options.Layout = None,
     revision: options.Revision = None,
+    offline: options.Offline = False,
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
@@ -25,7 +26,7 @@ def inspect(
     from docs_sim.checkpoint import open_checkpoint
     from docs_sim.report.files import json_text
 
-    checkpoint = open_checkpoint(model, revision, tower=tower, layout=layout)
+    checkpoint = open_checkpoint(model, revision, offline=offline, tower=tower, layout=layout)
     if json:
         print_result(json_text(_contents(checkpoint)))
     else:

@@ -23,7 +23,7 @@ Model = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A directory, a .safetensors or .gguf file, a Hub id in the local cache, a short alias, or demo "
+        help="A directory, a .safetensors or .gguf file, a Hub id, a short alias, ADAPTER+BASE, or demo "
         "(demo-tuned, demo-moe).",
     ),
 ]
@@ -53,6 +53,7 @@ MemoryBudget = Annotated[
         help="Memory for weights at work, such as 4GiB, at least that of two matrices. Default: half of what is free.",
     ),
 ]
+Offline = Annotated[bool, typer.Option("--offline", help="Never use the network, also for models that are not here.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no summary; warnings and errors only.")]
 # Taken out by app.run before a command sees it; each command lists it for its help.
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]

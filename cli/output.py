@@ -9,10 +9,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
+from rich.filesize import decimal
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from docs_sim.errors import InputError
 from docs_sim.report.text import printable
@@ -84,21 +86,44 @@ def print_lines(lines: list[str]) -> None:
     print_result("\n".join(map(printable, lines)))
 
 
+class Bars(NamedTuple):
+    """What is told to a reader who watches: pairs done and in all, and numbers of bytes that arrived."""
+
+    pairs: Callable[[int, int], None]
+    arrived: Callable[[int], None]
+
+
+class _Fetched:
+    """A second line, of bytes, from the first byte on that comes over the network."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._bytes = 0
+        self._task: TaskID | None = None
+
+    def advance(self, count: int) -> None:
+        self._bytes += count
+        if self._task is None:
+            self._task = self._progress.add_task("", total=None)
+        self._progress.update(self._task, description=f"fetched {decimal(self._bytes)}")
+
+
 @contextmanager
-def progress_bar(description: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+def progress_bar(description: str, *, quiet: bool) -> Iterator[Bars]:
     """A bar on standard error, with the remaining time, if the work takes over a second and someone watches."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
-        yield lambda done, total: None
+        yield Bars(lambda done, total: None, lambda count: None)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     progress = Progress(*columns, console=console, transient=True)
+    fetched = _Fetched(progress)
     task = progress.add_task(escape(printable(description)), total=None)
     starter = threading.Timer(_PATIENCE, progress.start)
     starter.daemon = True
     starter.start()
     try:
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+        yield Bars(lambda done, total: progress.update(task, completed=done, total=total), fetched.advance)
     finally:
         starter.cancel()
         starter.join()

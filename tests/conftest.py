@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import huggingface_hub.constants
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -15,6 +16,12 @@ from torch import Tensor
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 Tensors = dict[str, Tensor]
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch):
+    """Whatever a test asks for, it is not the Hub of the world."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
 
 
 @pytest.fixture

@@ -5,8 +5,11 @@ import shlex
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from docs_sim.__main__ import main
+from docs_sim.checkpoint import open_checkpoint
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -15,6 +18,7 @@ COMMANDS = [
     for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL)
     for command, shown in re.findall(r"^\$ (.+)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
 ]
+LAYOUTS = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
@@ -60,3 +64,29 @@ def test_linked_files_exist() -> None:
 def test_makefile_targets_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in re.findall(r"make (\w+)`?", README))
+
+
+def test_the_layout_file_of_the_readme_is_understood(tmp_path: Path) -> None:
+    (text,) = LAYOUTS
+    (tmp_path / "mine.toml").write_text(text)
+    tensors = {
+        f"net.blocks.{layer}.{path}.weight": torch.randn(shape)
+        for layer in range(2)
+        for path, shape in {
+            "att.qkv": (32, 16),
+            "att.out": (16, 16),
+            "ffn.second": (16, 24),
+            "ffn.experts.0.first": (24, 16),
+        }.items()
+    }
+    save_file(tensors, tmp_path / "model.safetensors")
+    checkpoint = open_checkpoint(tmp_path, layout=tmp_path / "mine.toml")
+    assert checkpoint.unnamed == ()
+    assert {matrix.name for matrix in checkpoint.matrices()} == {
+        "attn_q",
+        "attn_k",
+        "attn_v",
+        "attn_o",
+        "mlp_down",
+        "mlp_up",
+    }

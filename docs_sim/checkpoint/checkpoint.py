@@ -90,6 +90,7 @@ def open_checkpoint(
     model: str | Path,
     revision: str | None = None,
     *,
+    offline: bool = False,
     tower: str = "language",
     layout: str | Path | None = None,
 ) -> Checkpoint:
@@ -97,8 +98,9 @@ def open_checkpoint(
 
     Args:
         model: a built-in name (``demo``, ``demo-tuned``, ``demo-moe``), a directory, a ``.safetensors`` or ``.gguf``
-            file, a Hub id in the local cache (``org/name``), a short alias (``llama-3.1-8b``), or ``ADAPTER+BASE``.
+            file, a Hub id (``org/name``), a short alias (``llama-3.1-8b``), or ``ADAPTER+BASE``.
         revision: branch, tag or commit of a Hub id.
+        offline: whether to do without the network, which is used only for a Hub id that is not in the cache.
         tower: of a multimodal model: ``language``, ``vision`` or ``audio``.
         layout: a TOML file that says how this model names its tensors; the built-in layouts if None.
 
@@ -113,7 +115,7 @@ def open_checkpoint(
         raise InputError(f"unknown tower {shown(tower)}; known: {', '.join(TOWERS)}")
     known = None if layout is None else [read_layout(Path(layout))]
     adapter, base = split_adapter(model)
-    source = find_source(base, revision)
+    source = find_source(base, revision, offline=offline)
     tensors, config = read_files(source)
     if adapter is not None:
         weights, settings = find_adapter(adapter)

@@ -38,6 +38,9 @@ class Entry:
     reshaped: bool
 
 
+Meaning = tuple[Entry, int | None, int | None]  # its expert and its half of the layer, where the path has them
+
+
 @dataclass(frozen=True)
 class Layout:
     """How one family names its tensors.
@@ -64,7 +67,7 @@ class Layout:
     tied: str | None
     outside: Mapping[str, str]
 
-    def meaning(self, path: str) -> tuple[Entry, int | None, int | None] | None:
+    def meaning(self, path: str) -> Meaning | None:
         """What a path inside a layer stands for, its expert and its half of the layer."""
         if path in self.entries:
             return self.entries[path], None, None

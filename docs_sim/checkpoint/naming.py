@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from docs_sim.checkpoint.head_counts import head_count
-from docs_sim.checkpoint.layout import Entry, Layout, layouts
+from docs_sim.checkpoint.layout import Entry, Layout, Meaning, layouts
 from docs_sim.checkpoint.matrix import Part, WeightMatrix
 from docs_sim.checkpoint.matrix_names import ALIASES, WRITERS
 from docs_sim.checkpoint.rows import RULES, Rows, Sizes
@@ -120,7 +120,7 @@ def name_tensors(
         for prefix, members in places.items()
     ]
     chosen = _chosen(stacks, tower)
-    main = max(chosen, key=_elements, default=None)
+    main = max(chosen, key=_bytes, default=None)
     named, rest = _outside(outside, main.layout if main else None)
     for stack in stacks:
         unnamed |= stack.unnamed if stack in chosen else _set_aside(stack, main)
@@ -194,8 +194,9 @@ def _by_layout(prefix: str, places: Iterable[_Place], layout: Layout, heads: int
         by_layer[place.layer].append(place)
     matrices: list[WeightMatrix] = []
     unnamed: dict[str, Unnamed] = {}
+    known = _Known(layout)
     for layer, members in by_layer.items():
-        named, rest = _name_layer(layer, members, layout, heads)
+        named, rest = _name_layer(layer, members, known, heads)
         matrices += named
         unnamed |= rest
     if layout.tied is not None:
@@ -248,19 +249,19 @@ class _Slot:
 
 
 def _name_layer(
-    layer: int, places: Sequence[_Place], layout: Layout, heads: int | None
+    layer: int, places: Sequence[_Place], known: "_Known", heads: int | None
 ) -> tuple[list[WeightMatrix], dict[str, Unnamed]]:
     """The matrices of one layer, and its other tensors."""
     unnamed: dict[str, Unnamed] = {}
     wholes: list[WeightMatrix] = []
     later: list[_Slot] = []
-    barred = _barred(places, layout)
+    barred = _barred(places, known.layout)
     for place in places:
         name = place.tensor.name
-        reason = _reason(place, layout, barred)
-        meaning = None if reason or place.container not in layout.containers else layout.meaning(place.path)
-        if meaning is None:
-            unnamed[name] = Unnamed(name, reason or _other_reason(place.tensor, layout))
+        reason, meaning = known.path(place)
+        reason = next((why for beginnings, why in barred if place.path.startswith(beginnings)), reason)
+        if reason is not None or meaning is None:
+            unnamed[name] = Unnamed(name, reason or _other_reason(place.tensor, known.layout))
             continue
         slot = _Slot(place.tensor, layer, *meaning)
         unfit = _unfit(slot)
@@ -294,12 +295,27 @@ def _barred(places: Sequence[_Place], layout: Layout) -> list[tuple[tuple[str, .
     return [barred for path, barred in layout.marked.items() if path in paths]
 
 
-def _reason(place: _Place, layout: Layout, barred: Sequence[tuple[tuple[str, ...], str]]) -> str | None:
-    """Why a tensor of a layer is no matrix, if its name or its neighbours tell."""
-    for beginnings, reason in barred:
-        if place.path.startswith(beginnings):
-            return reason
-    return next((reason for beginning, reason in layout.others.items() if place.path.startswith(beginning)), None)
+class _Known:
+    """What a layout says of the paths of one stack; many layers have the same ones."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self._paths: dict[tuple[str, str], tuple[str | None, Meaning | None]] = {}
+
+    def path(self, place: _Place) -> tuple[str | None, Meaning | None]:
+        """Why it is no matrix, and what it is."""
+        key = place.container, place.path
+        if key not in self._paths:
+            self._paths[key] = self._look_up(*key)
+        return self._paths[key]
+
+    def _look_up(self, container: str, path: str) -> tuple[str | None, Meaning | None]:
+        if container not in self.layout.containers:
+            return None, None
+        for beginning, reason in self.layout.others.items():
+            if path.startswith(beginning):
+                return reason, None
+        return None, self.layout.meaning(path)
 
 
 def _unfit(slot: _Slot) -> str | None:
@@ -391,8 +407,9 @@ def _contradiction(group: Mapping[str, WeightMatrix]) -> str | None:
     return None
 
 
-def _elements(stack: _Stack) -> int:
-    return sum(matrix.shape[0] * matrix.shape[1] for matrix in stack.matrices)
+def _bytes(stack: _Stack) -> int:
+    tensors = {part.tensor.name: part.tensor.bytes for matrix in stack.matrices for part in matrix.parts}
+    return sum(tensors.values())
 
 
 def _chosen(stacks: Sequence[_Stack], tower: str) -> list[_Stack]:
@@ -402,7 +419,7 @@ def _chosen(stacks: Sequence[_Stack], tower: str) -> list[_Stack]:
         candidates = [stack for stack in stacks if stack.matrices]
     if not candidates:
         return []
-    main = max(candidates, key=_elements)
+    main = max(candidates, key=_bytes)
     labels = {stack.prefix: found for stack in candidates if (found := _STACK.fullmatch(stack.prefix))}
     siblings = [s for s in candidates if main.prefix in labels and s.prefix in labels]
     siblings = [s for s in siblings if labels[s.prefix][1] == labels[main.prefix][1]]

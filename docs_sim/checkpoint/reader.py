@@ -1,6 +1,8 @@
 """The files of a checkpoint -> every tensor that they store. Headers only; no weight is read."""
 
 import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -10,6 +12,7 @@ from docs_sim.checkpoint.dequantize import dequantized
 from docs_sim.checkpoint.file_state import FileState
 from docs_sim.checkpoint.gguf import read_gguf_tensors
 from docs_sim.checkpoint.header import FLOATS, TensorHeader, read_header
+from docs_sim.checkpoint.remote import RemoteFile
 from docs_sim.checkpoint.source import Source
 from docs_sim.checkpoint.stored import StoredTensor
 from docs_sim.errors import InputError, shown
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _MAX_JSON_BYTES = 100_000_000
+_CONNECTIONS = 8
 
 
 def read_files(source: Source) -> tuple[dict[str, StoredTensor], dict[str, Any]]:
@@ -29,10 +33,12 @@ def read_files(source: Source) -> tuple[dict[str, StoredTensor], dict[str, Any]]
     if source.weights.suffix == ".gguf":
         tensors, architecture = read_gguf_tensors(source.weights)
         return tensors, {} if architecture is None else {"architectures": [architecture]}
-    read = _read_shards if source.weights.name.endswith(".index.json") else read_safetensors
-    path = source.directory / "config.json"
-    config = read_json(path) if path.is_file() else {}
-    return dequantized(read(source.weights), config), config
+    if source.weights.name.endswith(".index.json"):
+        tensors = _read_shards(source)
+    else:
+        tensors = read_safetensors(source.weights, _remote_file(source, source.weights.name))
+    config = read_json(path) if (path := source.directory / "config.json").is_file() else {}
+    return dequantized(tensors, config), config
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -56,20 +62,36 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def read_safetensors(path: Path) -> dict[str, StoredTensor]:
+def _remote_file(source: Source, name: str) -> RemoteFile | None:
+    """A file that has to be fetched, with its header there already; None if it is on this disk."""
+    if source.remote is None or _is_file(source.directory / name):
+        return None
+    remote = source.remote.file(name)
+    remote.fetch_header()
+    return remote
+
+
+def read_safetensors(path: Path, remote: RemoteFile | None = None) -> dict[str, StoredTensor]:
     """The tensors of one safetensors file, by name.
+
+    Args:
+        path: of the file.
+        remote: what to fetch it from, if it is not there.
 
     Raises:
         InputError: naming the file, if it cannot be read or its header is not valid.
     """
-    headers, state = read_header(path)
-    return {name: _stored(name, header, path, state) for name, header in headers.items()}
+    headers, state = read_header(path if remote is None else remote.path)
+    reads = {
+        name: partial(_map_tensor, path, header, state) if remote is None else partial(_fetch_tensor, remote, header)
+        for name, header in headers.items()
+    }
+    return {name: _stored(name, header, path, reads[name]) for name, header in headers.items()}
 
 
-def _stored(name: str, header: TensorHeader, path: Path, state: FileState) -> StoredTensor:
+def _stored(name: str, header: TensorHeader, path: Path, read: Callable[[int, int], "Tensor"]) -> StoredTensor:
     # FP8 and packed integers stand for other numbers until they are scaled: refused, never cast.
     refusal = None if header.dtype in FLOATS else f"stored as {header.dtype}, which cannot be dequantized"
-    read = partial(_map_tensor, path, header, state)
     return StoredTensor(name, header.shape, header.dtype, path, header.end - header.begin, refusal, read)
 
 
@@ -79,21 +101,32 @@ def _map_tensor(path: Path, header: TensorHeader, state: FileState, begin: int, 
     return map_tensor(path, header, state, begin, end)
 
 
-def _read_shards(index: Path) -> dict[str, StoredTensor]:
+def _fetch_tensor(remote: RemoteFile, header: TensorHeader, begin: int, end: int) -> "Tensor":
+    entry = (header.end - header.begin) // max(1, header.shape[0] if header.shape else 1)
+    remote.fetch(header.begin + begin * entry, header.begin + end * entry)
+    return _map_tensor(remote.path, header, FileState.of(remote.path.stat()), begin, end)
+
+
+def _read_shards(source: Source) -> dict[str, StoredTensor]:
+    index = source.weights
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
         raise InputError(f"{index}: has no valid weight_map (tensor name -> file name)")
-    shards: dict[str, dict[str, StoredTensor]] = {}
     weight_map = {name: str(PurePosixPath(shard)) if shard else shard for name, shard in weight_map.items()}
-    for shard in dict.fromkeys(weight_map.values()):
-        path = _shard_path(index, shard)
-        if not _is_file(path):
-            raise InputError(f"{index}: names the shard {shown(shard)}, which is not there; download it")
-        shards[shard] = read_safetensors(path)
+    names = list(dict.fromkeys(weight_map.values()))
+    with ThreadPoolExecutor(_CONNECTIONS if source.remote else 1) as pool:
+        shards = dict(zip(names, pool.map(partial(_read_shard, source), names), strict=True))
     for name, shard in weight_map.items():
         if name not in shards[shard]:
             raise InputError(f"{index}: says that {shard} holds {shown(name)}, which it does not")
     return _joined(index, shards, weight_map)
+
+
+def _read_shard(source: Source, shard: str) -> dict[str, StoredTensor]:
+    path = _shard_path(source.weights, shard)
+    if not _is_file(path) and (source.remote is None or shard not in source.remote.files):
+        raise InputError(f"{source.weights}: names the shard {shown(shard)}, which is not there; download it")
+    return read_safetensors(path, _remote_file(source, shard))
 
 
 def _joined(

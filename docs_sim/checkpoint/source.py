@@ -1,14 +1,17 @@
 """A MODEL argument -> which files hold its weights: built-in models, paths, Hub ids in the cache, short aliases."""
 
 import difflib
+import json
 import re
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from docs_sim.checkpoint.hub import cached_snapshot
+from docs_sim.checkpoint.remote import Repository, cache_directory, is_offline, open_repository
 from docs_sim.errors import InputError
 
 BUILT_IN = {
@@ -38,12 +41,14 @@ class Source:
         weights: the index, the safetensors file or the GGUF file.
         revision: the commit, for a snapshot of the Hugging Face cache.
         adapter: the weights of a LoRA adapter that is put on it.
+        remote: where to fetch what is not in the directory.
     """
 
     name: str
     weights: Path
     revision: str | None = None
     adapter: Path | None = None
+    remote: Repository | None = field(default=None, compare=False)
 
     @property
     def directory(self) -> Path:
@@ -57,23 +62,24 @@ def aliases() -> dict[str, str]:
     return tomllib.loads((files(__package__) / "aliases.toml").read_text(encoding="utf-8"))
 
 
-def find_source(model: str | Path, revision: str | None = None) -> Source:
+def find_source(model: str | Path, revision: str | None = None, *, offline: bool = False) -> Source:
     """Find the weights that ``model`` means.
 
     Args:
         model: a built-in name, a directory, a .safetensors, .index.json or .gguf file, a Hub id or a short alias.
         revision: a branch, tag or commit; only for Hub ids and aliases.
+        offline: whether to do without the network; it is used only for what is not in the cache.
 
     Raises:
         InputError: if there is nothing of that name, or no weights that can be read.
     """
     try:
-        return _find(model, revision)
+        return _find(model, revision, offline=offline)
     except OSError as error:  # a folder without permission, a working directory that is gone
         raise InputError(f"{str(model)[:200]}: cannot be read: {error.strerror}") from error
 
 
-def _find(model: str | Path, revision: str | None) -> Source:
+def _find(model: str | Path, revision: str | None, *, offline: bool) -> Source:
     name = str(model)
     hub_id = aliases().get(name.lower())
     if name in BUILT_IN and not isinstance(model, Path):
@@ -84,9 +90,60 @@ def _find(model: str | Path, revision: str | None) -> Source:
         _refuse_revision(revision, name)
         return _local_source(path)
     if hub_id or (_HUB_ID.fullmatch(name) and not name.endswith((".safetensors", ".gguf", *_PICKLED))):
-        snapshot, commit = cached_snapshot(hub_id or name, revision)
-        return Source(name.replace("/", "--"), _weights_in(snapshot), commit)
+        return _of_hub(hub_id or name, name.replace("/", "--"), revision, offline=offline)
     raise InputError(f"{name[:200]}: {_no_such_model(name)}")
+
+
+def _of_hub(hub_id: str, name: str, revision: str | None, *, offline: bool) -> Source:
+    """A complete snapshot in the cache, else what is there of one and the rest over the network."""
+    try:
+        snapshot, commit = cached_snapshot(hub_id, revision)
+        weights = _weights_in(snapshot)
+        if _is_complete(weights):
+            return Source(name, weights, commit)
+    except InputError:
+        if offline or is_offline():
+            raise
+    if offline or is_offline():
+        raise InputError(f"{hub_id}: only a part of it is in the Hugging Face cache, and the network is not to be used")
+    repository = open_repository(hub_id, revision)
+    chosen = _chosen_weights(repository.files, hub_id)
+    small = [file for file in (chosen, "config.json") if file.endswith(".json") and file in repository.files]
+    places = [repository.small_file(file) for file in small]
+    directory = places[0].parent if places else cache_directory() / repository.commit
+    return Source(name, directory / PurePosixPath(chosen).name, repository.commit, remote=repository)
+
+
+def _is_complete(weights: Path) -> bool:
+    """Whether all shards that an index names are there."""
+    if not weights.name.endswith(".index.json"):
+        return True
+    try:
+        names = set(json.loads(weights.read_text(encoding="utf-8-sig"))["weight_map"].values())
+        return all((weights.parent / name).is_file() for name in names)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return True  # the reader says what is wrong with it
+
+
+def _chosen_weights(names: Sequence[str], hub_id: str) -> str:
+    """The one set of weights of a repository, by the order of ``_weights_in``."""
+    for name in ("model.safetensors.index.json", "model.safetensors"):
+        if name in names:
+            return name
+    top = [name for name in names if "/" not in name]
+    if _ADAPTER in top:
+        raise InputError(f"{hub_id}: is a LoRA adapter; join it to its base: ADAPTER+BASE")
+    for suffix in (".safetensors.index.json", ".safetensors"):
+        found = [name for name in top if name.endswith(suffix)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise InputError(f"{hub_id}: holds several checkpoints ({', '.join(found[:5])}); download one of them")
+    if any(name.endswith(".gguf") for name in top):
+        raise InputError(f"{hub_id}: holds GGUF files, which are not read over the network; download one of them")
+    if any(name.endswith(_PICKLED) for name in top):
+        raise InputError(f"{hub_id}: {_CONVERSION}")
+    raise InputError(f"{hub_id}: holds no safetensors")
 
 
 def split_adapter(model: str | Path) -> tuple[str | None, str | Path]:

@@ -671,10 +671,12 @@ def test_the_package_is_a_program(tmp_path):
 def test_progress_shows_names_harmlessly(monkeypatch, capfd):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setattr("docs_sim.cli.output._PATIENCE", 0.0)
-    with progress_bar("[bold]\x1b[2J[/x] mlp_up", quiet=False) as progress:
+    with progress_bar("[bold]\x1b[2J[/x] mlp_up", quiet=False) as bars:
         time.sleep(0.05)
-        progress(1, 2)
+        bars.pairs(1, 2)
+        bars.arrived(1_500_000)
         time.sleep(0.2)
     shown = capfd.readouterr().err
     assert "[bold]\\x1b[2J[/x] mlp_up" in shown
     assert "\x1b[2J" not in shown
+    assert "fetched 1.5 MB" in shown

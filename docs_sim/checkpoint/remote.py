@@ -1,0 +1,295 @@
+"""A model on the Hub, read in ranges over HTTP: headers, and then only the bytes of the tensors that are asked for.
+
+What was fetched once is kept in a sparse file of the size of the whole, named by the etag, with a list of the ranges
+that are there; it is never fetched again. Small files go to the ordinary Hugging Face cache.
+"""
+
+import hashlib
+import json
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from http import HTTPStatus
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+from docs_sim.errors import InputError, shown
+
+_CHUNK = 4 << 20  # bytes between two notes of what is there: no more is lost with a connection
+_ATTEMPTS = 4  # without any progress, after the first
+_PATIENCE = 0.5  # seconds before the second attempt, doubled for each further one
+_LENGTH_BYTES = 8
+_MAX_HEADER_BYTES = 100_000_000
+
+
+@dataclass
+class RemoteFile:
+    """A file on a server, and the part of it that is on this disk.
+
+    Attributes:
+        url: where the bytes are.
+        name: for messages.
+        size: bytes.
+        path: the sparse file.
+        headers: of every request.
+        arrived: is called with every number of bytes that arrives.
+    """
+
+    url: str
+    name: str
+    size: int
+    path: Path
+    headers: dict[str, str] = field(repr=False)
+    arrived: Callable[[int], None] = field(repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def fetch(self, begin: int, end: int) -> None:
+        """Make sure that bytes [begin, end) are in the sparse file.
+
+        Raises:
+            InputError: if they cannot be fetched.
+        """
+        with self._lock:
+            for first, last in missing(self._ranges(), begin, min(end, self.size)):
+                self._persist(first, last)
+
+    def fetch_header(self) -> None:
+        """Make sure that the header of a safetensors file is there."""
+        self.fetch(0, _LENGTH_BYTES)
+        with self.path.open("rb") as file:
+            length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+        if length <= _MAX_HEADER_BYTES:  # else the reader of headers refuses it
+            self.fetch(_LENGTH_BYTES, _LENGTH_BYTES + length)
+
+    @property
+    def _list(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.ranges")
+
+    def _ranges(self) -> list[tuple[int, int]]:
+        """What is there, by the list beside the sparse file."""
+        try:
+            if self.path.stat().st_size != self.size:
+                return []
+            return merged([(int(begin), int(end)) for begin, end in json.loads(self._list.read_text(encoding="utf-8"))])
+        except (OSError, ValueError, TypeError):
+            return []
+
+    def _note(self, begin: int, end: int) -> None:
+        temporary = self._list.with_name(f"{self._list.name}.{os.getpid()}")
+        temporary.write_text(json.dumps(merged([*self._ranges(), (begin, end)])), encoding="utf-8")
+        temporary.replace(self._list)
+
+    def _persist(self, begin: int, end: int) -> None:
+        """Fetch [begin, end), going on after a broken connection from where it broke."""
+        attempts, before = 0, None
+        while gaps := missing(self._ranges(), begin, end):
+            attempts = attempts + 1 if gaps == before else 0
+            before = gaps
+            try:
+                self._stream(*gaps[0])
+            except _http_errors() as error:
+                refused = 400 <= getattr(getattr(error, "response", None), "status_code", 0) < 500
+                if refused or attempts == _ATTEMPTS:
+                    raise InputError(
+                        f"{self.name}: the connection broke ({type(error).__name__}); run again to go on from there"
+                    ) from error
+                time.sleep(_PATIENCE * 2**attempts)
+
+    def _stream(self, begin: int, end: int) -> None:
+        """Fetch [begin, end) as far as the connection holds."""
+        from huggingface_hub.utils import get_session, hf_raise_for_status  # type: ignore[attr-defined]
+
+        headers = self.headers | {"Range": f"bytes={begin}-{end - 1}", "Accept-Encoding": "identity"}
+        with get_session().stream("GET", self.url, headers=headers, follow_redirects=True) as response:
+            hf_raise_for_status(response)
+            if response.status_code != HTTPStatus.PARTIAL_CONTENT:
+                warnings.warn(f"{self.name}: the server sends whole files, not ranges", stacklevel=2)
+                begin, end = 0, self.size
+            with self._sparse() as file:
+                self._write(file, begin, end, response.iter_raw())
+
+    def _write(self, file: BinaryIO, begin: int, end: int, chunks: Iterator[bytes]) -> None:
+        """Write what arrives, and note it now and then and at the end, which may come early."""
+        file.seek(begin)
+        position = noted = begin
+        try:
+            for chunk in chunks:
+                kept = chunk[: end - position]
+                file.write(kept)
+                position += len(kept)
+                self.arrived(len(chunk))
+                if position - noted >= _CHUNK:
+                    file.flush()
+                    self._note(begin, position)
+                    noted = position
+        finally:
+            file.flush()
+            self._note(begin, position)
+
+    def _sparse(self) -> BinaryIO:
+        """The sparse file, opened to write into it."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        os.truncate(descriptor, self.size)
+        return os.fdopen(descriptor, "r+b")
+
+
+@cache
+def _http_errors() -> tuple[type[Exception], ...]:
+    """What a broken connection raises: the errors of the HTTP library that huggingface_hub uses, whichever it is."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    of_the_library: type[Exception] = HfHubHTTPError.__mro__[1]
+    return of_the_library, OSError
+
+
+def merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ranges in order, those that touch joined.
+
+    >>> merged([(4, 6), (0, 2), (2, 3)])
+    [(0, 3), (4, 6)]
+    """
+    joined: list[tuple[int, int]] = []
+    for begin, end in sorted(ranges):
+        if joined and begin <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        elif begin < end:
+            joined.append((begin, end))
+    return joined
+
+
+def missing(there: list[tuple[int, int]], begin: int, end: int) -> list[tuple[int, int]]:
+    """The parts of [begin, end) that are in none of the merged ranges.
+
+    >>> missing([(0, 3), (5, 6)], 2, 8)
+    [(3, 5), (6, 8)]
+    """
+    gaps = []
+    for first, last in there:
+        if first >= end:
+            break
+        if begin < first:
+            gaps.append((begin, first))
+        begin = max(begin, last)
+    if begin < end:
+        gaps.append((begin, end))
+    return gaps
+
+
+@dataclass
+class Repository:
+    """A model on the Hub at one commit.
+
+    Attributes:
+        hub_id: ``org/name``.
+        commit: its hash.
+        files: their names.
+        arrived: is called with every number of bytes that arrives.
+    """
+
+    hub_id: str
+    commit: str
+    files: list[str]
+    arrived: Callable[[int], None] = lambda count: None
+
+    def _count(self, count: int) -> None:
+        self.arrived(count)  # which may be set after the files were opened
+
+    def small_file(self, name: str) -> Path:
+        """A small file, whole, in the ordinary cache."""
+        from huggingface_hub import hf_hub_download
+
+        with _explained(self.hub_id, self.commit):
+            return Path(hf_hub_download(self.hub_id, name, revision=self.commit))
+
+    def file(self, name: str) -> RemoteFile:
+        """A large file, of which nothing is fetched yet but its size and etag."""
+        from huggingface_hub import get_hf_file_metadata, hf_hub_url
+        from huggingface_hub.utils import build_hf_headers, get_token  # type: ignore[attr-defined]
+
+        url = hf_hub_url(self.hub_id, name, revision=self.commit)
+        with _explained(self.hub_id, self.commit):
+            found = get_hf_file_metadata(url, token=get_token())
+        if found.size is None or found.etag is None:
+            raise InputError(f"{self.hub_id}: the server does not say how large {name} is; try `hf download`")
+        key = hashlib.sha256(f"{self.hub_id}/{name}@{found.etag}".encode()).hexdigest()
+        # A file that lies elsewhere has an address of its own, where our token has no business.
+        headers = build_hf_headers(token=get_token() if found.location == url else False)
+        return RemoteFile(
+            url=found.location,
+            name=f"{self.hub_id}/{name}",
+            size=found.size,
+            path=cache_directory() / key[:2] / key,
+            headers=headers,
+            arrived=self._count,
+        )
+
+
+def open_repository(hub_id: str, revision: str | None) -> Repository:
+    """A model on the Hub, at a branch, tag or commit (``main`` if None).
+
+    Raises:
+        InputError: one line that says why it cannot be reached and what to do.
+    """
+    from huggingface_hub import HfApi
+
+    with _explained(hub_id, revision):
+        found = HfApi().model_info(hub_id, revision=revision)
+    names = sorted(sibling.rfilename for sibling in found.siblings or ())
+    if found.sha is None or not all(map(_is_harmless, names)):
+        raise InputError(f"{hub_id}: the answer of the server is not valid")
+    return Repository(hub_id, found.sha, names)
+
+
+def _is_harmless(name: str) -> bool:
+    path = PurePosixPath(name)
+    return not path.is_absolute() and ".." not in path.parts and "\\" not in name and "\0" not in name
+
+
+@contextmanager
+def _explained(hub_id: str, revision: str | None) -> Iterator[None]:
+    """Errors of huggingface_hub in one line that says what to do."""
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except errors.GatedRepoError as error:
+        raise InputError(
+            f"{hub_id}: is gated; ask for access on its page, then log in with `hf auth login` or set HF_TOKEN"
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        raise InputError(
+            f"{hub_id}: is not on the Hub, or is private: log in with `hf auth login` or set HF_TOKEN"
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise InputError(
+            f"{hub_id}: has no revision {shown(revision or 'main')}; its page on the Hub lists them"
+        ) from error
+    except errors.EntryNotFoundError as error:
+        raise InputError(f"{hub_id}: the Hub lists a file that is not there; try again later") from error
+    except Exception as error:
+        if not isinstance(error, (*_http_errors(), errors.HFValidationError)):
+            raise
+        raise InputError(
+            f"{hub_id}: is not in the Hugging Face cache, and the Hub cannot be reached ({type(error).__name__}); "
+            f"`hf download {hub_id}` fetches it where there is a connection"
+        ) from error
+
+
+def cache_directory() -> Path:
+    """Where the sparse files are: beside the ordinary cache."""
+    from huggingface_hub.constants import HF_HOME
+
+    return Path(HF_HOME) / "docs-sim"
+
+
+def is_offline() -> bool:
+    """Whether HF_HUB_OFFLINE is set."""
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+
+    return bool(HF_HUB_OFFLINE)
