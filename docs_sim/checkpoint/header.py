@@ -121,11 +121,10 @@ def _parse(text: bytes, path: Path) -> dict[str, Any]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    mapping: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in mapping:
-            raise ValueError(f"{shown(name)} occurs twice")
-        mapping[name] = value
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{shown(next(name for name in names if names.count(name) > 1))} occurs twice")
     return mapping
 
 
@@ -149,7 +148,9 @@ def _tensor(name: str, entry: object, data_start: int, path: Path) -> TensorHead
 
 
 def _naturals(values: object) -> TypeGuard[list[int]]:
-    return isinstance(values, list) and all(type(value) is int and 0 <= value < 2**63 for value in values)
+    if not isinstance(values, list) or not set(map(type, values)) <= {int}:
+        return False
+    return not values or (min(values) >= 0 and max(values) < 2**63)
 
 
 def _check_layout(tensors: dict[str, TensorHeader], data_start: int, file_bytes: int, path: Path) -> None:

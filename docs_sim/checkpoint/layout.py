@@ -53,6 +53,7 @@ class Layout:
         templates: the same for paths with ``{expert}`` or ``{sub}``.
         others: beginning of a path -> what it is instead.
         marked: path -> (beginnings of paths, what these are in a layer that has the path).
+        extended: whether it builds on another.
         tied: path of a layer that has no matrices of its own and uses those of an earlier one.
         outside: path outside the layers -> matrix name; always stored (out, in).
     """
@@ -64,6 +65,7 @@ class Layout:
     templates: tuple[tuple[re.Pattern[str], Entry], ...]
     others: Mapping[str, str]
     marked: Mapping[str, tuple[tuple[str, ...], str]]
+    extended: bool
     tied: str | None
     outside: Mapping[str, str]
 
@@ -142,6 +144,7 @@ def parse_layout(name: str, table: Mapping[str, Any]) -> Layout:
         templates=tuple(templates.values()),
         others={**(base.others if base else {}), **table.get("others", {})},
         marked={**(base.marked if base else {}), **marked},
+        extended=base is not None,
         tied=table.get("tied"),
         outside={**(base.outside if base else {}), **_by_path(table.get("outside", {}))},
     )

@@ -31,6 +31,7 @@ _TOWERS = {
     "mtp": re.compile(r"(^|\.)mtp\."),
 }
 TOWERS = ("language", "vision", "audio")
+_BY_HEADS = ("key groups", "head by head")
 _POSITIONS = {name: position for position, name in enumerate(ALIASES)}
 
 # What must agree inside a layer, as (matrix, 0 = out or 1 = in) pairs: neurons are read as they are written, and
@@ -166,7 +167,9 @@ def _name_stack(prefix: str, places: list[_Place], known: Sequence[Layout], head
     paths = Counter((place.container, place.path) for place in places)
     scores = {layout.name: _score(layout, paths) for layout in known}
     candidates = [layout for layout in known if scores[layout.name] > 0]
-    candidates.sort(key=lambda layout: (-scores[layout.name], not layout.requires, len(layout.entries)))
+    candidates.sort(
+        key=lambda layout: (-scores[layout.name], not layout.requires, layout.extended, -len(layout.entries))
+    )
     best = _Stack(prefix, None, [], {p.tensor.name: Unnamed(p.tensor.name, UNKNOWN) for p in places})
     for layout in candidates:
         stack = _by_layout(prefix, places, layout, heads)
@@ -277,8 +280,21 @@ def _name_layer(
         matrices += split
         if not split:
             unnamed |= slot.rejected(_uncut(slot))
+            if heads is not None or slot.entry.rule not in _BY_HEADS:  # then its shape is not what the layout thinks
+                doubted = [matrix for matrix in matrices if matrix.block == slot.block and matrix.expert is None]
+                matrices = [matrix for matrix in matrices if matrix not in doubted]
+                unnamed |= _rejected(doubted, _uncut(slot))
     consistent, contradictory = _consistent(matrices)
     return consistent, unnamed | contradictory
+
+
+def _rejected(matrices: Iterable[WeightMatrix], reason: str) -> dict[str, Unnamed]:
+    """The tensors of matrices that are not used after all, by name."""
+    keys: dict[str, list[str]] = defaultdict(list)
+    for matrix in matrices:
+        for name in matrix.tensors:
+            keys[name].append(matrix.key)
+    return {name: Unnamed(name, reason, tuple(held)) for name, held in keys.items()}
 
 
 def _other_reason(tensor: StoredTensor, layout: Layout) -> str:
@@ -374,8 +390,7 @@ def _uncut(slot: _Slot) -> str:
     if slot.stacked and slot.entry.rule is None:
         return f"the shape {slot.tensor.shape} is no stack of experts"
     reason = f"the shape {slot.tensor.shape} of {slot.tensor.name} cannot be split into {', '.join(slot.entry.names)}"
-    by_heads = slot.entry.rule in ("key groups", "head by head")
-    return f"{reason} by the number of heads in config.json" if by_heads else reason
+    return f"{reason} by the number of heads in config.json" if slot.entry.rule in _BY_HEADS else reason
 
 
 def _consistent(matrices: Sequence[WeightMatrix]) -> tuple[list[WeightMatrix], dict[str, Unnamed]]:
@@ -386,14 +401,10 @@ def _consistent(matrices: Sequence[WeightMatrix]) -> tuple[list[WeightMatrix], d
     contradictions = {key: found for key, group in groups.items() if (found := _contradiction(group))}
     doubtful = [matrix for matrix in matrices if (matrix.block, matrix.expert) in contradictions]
     sound = [matrix for matrix in matrices if (matrix.block, matrix.expert) not in contradictions]
-    keys: dict[str, list[WeightMatrix]] = defaultdict(list)
-    for matrix in doubtful:
-        for name in matrix.tensors:
-            keys[name].append(matrix)
-    return sound, {
-        name: Unnamed(name, contradictions[held[0].block, held[0].expert], tuple(matrix.key for matrix in held))
-        for name, held in keys.items()
-    }
+    unnamed: dict[str, Unnamed] = {}
+    for key, reason in contradictions.items():
+        unnamed |= _rejected((matrix for matrix in doubtful if (matrix.block, matrix.expert) == key), reason)
+    return sound, unnamed
 
 
 def _contradiction(group: Mapping[str, WeightMatrix]) -> str | None:
