@@ -95,11 +95,13 @@ def _settings(config: Mapping[str, Any]) -> Config:
 def _by_base(tensors: Mapping[str, StoredTensor]) -> dict[str, dict[str, StoredTensor]]:
     """Beginning of the name -> ending -> tensor, for all that may be part of a quantized weight."""
     by_base: dict[str, dict[str, StoredTensor]] = defaultdict(dict)
-    marked = set()
-    for name in tensors:
-        for ending in _MARKS:
-            if name.endswith(ending):
-                marked.add(name.removesuffix(ending))
+    marked = {
+        name.removesuffix(ending)
+        for name in tensors
+        if name.endswith(_MARKS)
+        for ending in _MARKS
+        if name.endswith(ending)
+    }
     if not marked:
         return {}
     for name, tensor in tensors.items():

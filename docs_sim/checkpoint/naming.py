@@ -170,14 +170,14 @@ def _name_stack(prefix: str, places: list[_Place], known: Sequence[Layout], head
     candidates.sort(
         key=lambda layout: (-scores[layout.name], not layout.requires, layout.extended, -len(layout.entries))
     )
-    best = _Stack(prefix, None, [], {p.tensor.name: Unnamed(p.tensor.name, UNKNOWN) for p in places})
+    best = None
     for layout in candidates:
         stack = _by_layout(prefix, places, layout, heads)
-        if len(stack.matrices) > len(best.matrices):
+        if stack.matrices and (best is None or len(stack.matrices) > len(best.matrices)):
             best = stack
         if not any(unnamed.keys for unnamed in stack.unnamed.values()):
             break
-    return best
+    return best or _Stack(prefix, None, [], {p.tensor.name: Unnamed(p.tensor.name, UNKNOWN) for p in places})
 
 
 def _score(layout: Layout, paths: Mapping[tuple[str, str], int]) -> int:
