@@ -265,3 +265,19 @@ def test_tensor_that_is_there_twice_is_refused(write_gguf):
     path.write_bytes(path.read_bytes().replace(UP.replace("0", "1").encode(), UP.encode()))
     with pytest.raises(InputError, match="occurs twice"):
         open_checkpoint(path)
+
+
+@pytest.mark.parametrize("kind", [Kind.F32, Kind.Q8_0], ids=lambda kind: kind.name)
+def test_one_of_stacked_experts_is_read(kind, write_gguf):
+    experts = weights(shape=(3, 4, 64))
+    router = weights(shape=(3, 64))
+    path = write_gguf(
+        {
+            "blk.0.ffn_up_exps.weight": (gguf.quantize(experts, kind), kind),
+            "blk.0.ffn_gate_inp.weight": (router, Kind.F32),
+        }
+    )
+    expected = gguf.dequantize(gguf.quantize(experts, kind), kind)
+    for matrix in open_checkpoint(path).matrices("mlp_up"):
+        np.testing.assert_array_equal(matrix.load().T.numpy(), expected[matrix.expert])
+    assert [matrix.key for matrix in open_checkpoint(path).matrices("mlp_up")][2] == "layers.0.experts.2.mlp_up"

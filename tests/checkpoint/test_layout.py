@@ -477,3 +477,174 @@ def test_many_fused_layers_take_no_long_time(write_raw, open_with_little_time):
             header[f"model.layers.{layer}.{path}.weight"] = entry
             position += size
     assert open_with_little_time(write_raw(header, bytes(position))) == "opened"
+
+
+H, D, N, W = 4, 6, 24, 40  # heads, their width, the width of the model, that of the MLP
+
+
+def blocks(*sizes: int) -> list[slice]:
+    ends = [sum(sizes[: count + 1]) for count in range(len(sizes))]
+    return [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+
+
+def by_group(groups: int) -> list[list[int]]:
+    """Rows of queries, keys and values where each key head is stored with its query heads before it."""
+    each = H // groups * D
+    rows: list[list[int]] = [[], [], []]
+    for group in range(groups):
+        start = group * (each + 2 * D)
+        rows[0] += range(start, start + each)
+        rows[1] += range(start + each, start + each + D)
+        rows[2] += range(start + each + D, start + each + 2 * D)
+    return rows
+
+
+# Architectures that no reference checkpoint shows: layer prefix, tensors, and which rows of which are which matrix.
+FAMILIES = {
+    "Falcon with groups": (
+        "transformer.h",
+        {"self_attention.query_key_value": (H * D + 4 * D, N), "self_attention.dense": (N, H * D)},
+        {"self_attention.query_key_value": dict(zip(("attn_q", "attn_k", "attn_v"), by_group(2), strict=True))},
+    ),
+    "Falcon with one key": (
+        "transformer.h",
+        {"self_attention.query_key_value": (H * D + 2 * D, N), "self_attention.dense": (N, H * D)},
+        {"self_attention.query_key_value": dict(zip(("attn_q", "attn_k", "attn_v"), by_group(1), strict=True))},
+    ),
+    "StarCoder with all keys": (
+        "transformer.h",
+        {"attn.c_attn": (3 * N, N), "attn.c_proj": (N, N), "mlp.c_fc": (W, N), "mlp.c_proj": (N, W)},
+        {"attn.c_attn": dict(zip(("attn_q", "attn_k", "attn_v"), by_group(4), strict=True))},
+    ),
+    "Qwen 1": (
+        "transformer.h",
+        {"attn.c_attn": (3 * N, N), "attn.c_proj": (N, N), "mlp.w1": (W, N), "mlp.w2": (W, N), "mlp.c_proj": (N, W)},
+        {
+            "attn.c_attn": dict(zip(("attn_q", "attn_k", "attn_v"), blocks(N, N, N), strict=True)),
+            "mlp.w1": {"mlp_up": slice(None)},
+            "mlp.w2": {"mlp_gate": slice(None)},
+        },
+    ),
+    "OLMo 1": (
+        "model.transformer.blocks",
+        {"att_proj": (N + 12, N), "attn_out": (N, N), "ff_proj": (2 * W, N), "ff_out": (N, W)},
+        {
+            "att_proj": dict(zip(("attn_q", "attn_k", "attn_v"), blocks(N, 6, 6), strict=True)),
+            "ff_proj": dict(zip(("mlp_up", "mlp_gate"), blocks(W, W), strict=True)),
+        },
+    ),
+    "OpenELM": (
+        "transformer.layers",
+        {"attn.qkv_proj": (18 + 12, N), "attn.out_proj": (N, 18), "ffn.proj_1": (2 * W, N), "ffn.proj_2": (N, W)},
+        {
+            "attn.qkv_proj": dict(zip(("attn_q", "attn_k", "attn_v"), blocks(18, 6, 6), strict=True)),
+            "ffn.proj_1": dict(zip(("mlp_gate", "mlp_up"), blocks(W, W), strict=True)),
+        },
+    ),
+    "ModernBERT": (
+        "model.layers",
+        {"attn.Wqkv": (3 * N, N), "attn.Wo": (N, N), "mlp.Wi": (2 * W, N), "mlp.Wo": (N, W)},
+        {
+            "attn.Wqkv": dict(zip(("attn_q", "attn_k", "attn_v"), blocks(N, N, N), strict=True)),
+            "mlp.Wi": dict(zip(("mlp_gate", "mlp_up"), blocks(W, W), strict=True)),
+        },
+    ),
+    "Nomic": (
+        "encoder.layers",
+        {"attn.Wqkv": (3 * N, N), "attn.out_proj": (N, N), "mlp.fc11": (W, N), "mlp.fc12": (W, N), "mlp.fc2": (N, W)},
+        {"mlp.fc11": {"mlp_up": slice(None)}, "mlp.fc12": {"mlp_gate": slice(None)}},
+    ),
+    "Jina": (
+        "roberta.encoder.layers",
+        {"mixer.Wqkv": (3 * N, N), "mixer.out_proj": (N, N), "mlp.fc1": (W, N), "mlp.fc2": (N, W)},
+        {"mixer.Wqkv": dict(zip(("attn_q", "attn_k", "attn_v"), blocks(N, N, N), strict=True))},
+    ),
+    "TeleChat": (
+        "transformer.h",
+        {
+            "self_attention.query": (N, N),
+            "self_attention.key_value": (2 * N, N),
+            "self_attention.dense": (N, N),
+            "mlp.gate_proj": (W, N),
+            "mlp.up_proj": (W, N),
+            "mlp.down_proj": (N, W),
+        },
+        {
+            "self_attention.key_value": {
+                "attn_k": [row for head in range(H) for row in range(2 * D * head, 2 * D * head + D)],
+                "attn_v": [row for head in range(H) for row in range(2 * D * head + D, 2 * D * (head + 1))],
+            }
+        },
+    ),
+    "EXAONE": (
+        "transformer.h",
+        {
+            "attn.attention.q_proj": (N, N),
+            "attn.attention.k_proj": (12, N),
+            "attn.attention.v_proj": (12, N),
+            "attn.attention.out_proj": (N, N),
+            "mlp.c_fc_0": (W, N),
+            "mlp.c_fc_1": (W, N),
+            "mlp.c_proj": (N, W),
+        },
+        {"mlp.c_fc_0": {"mlp_gate": slice(None)}, "mlp.c_fc_1": {"mlp_up": slice(None)}},
+    ),
+    "original Llama": (
+        "layers",
+        {
+            "attention.wq": (N, N),
+            "attention.wk": (12, N),
+            "attention.wv": (12, N),
+            "attention.wo": (N, N),
+            "feed_forward.w1": (W, N),
+            "feed_forward.w3": (W, N),
+            "feed_forward.w2": (N, W),
+        },
+        {"feed_forward.w1": {"mlp_gate": slice(None)}, "feed_forward.w3": {"mlp_up": slice(None)}},
+    ),
+    "OPT": (
+        "model.decoder.layers",
+        {
+            "self_attn.q_proj": (N, N),
+            "self_attn.k_proj": (N, N),
+            "self_attn.v_proj": (N, N),
+            "self_attn.out_proj": (N, N),
+            "fc1": (W, N),
+            "fc2": (N, W),
+        },
+        {"fc1": {"mlp_up": slice(None)}, "fc2": {"mlp_down": slice(None)}},
+    ),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families_without_a_reference(family, write_model):
+    prefix, shapes, expected = FAMILIES[family]
+    tensors = {
+        f"{prefix}.{layer}.{path}.weight": random(*shape) for layer in range(2) for path, shape in shapes.items()
+    }
+    checkpoint = open_checkpoint(write_model(tensors, config={"num_attention_heads": H}))
+    check_accounts(checkpoint)
+    assert checkpoint.unnamed == ()
+    found = {matrix.key: matrix for matrix in checkpoint.matrices()}
+    for layer in range(2):
+        for path, parts in expected.items():
+            for name, rows in parts.items():
+                true = tensors[f"{prefix}.{layer}.{path}.weight"][rows]
+                assert torch.equal(out_in(found[f"layers.{layer}.{name}"]), true), (path, name)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_stacked_experts_are_stored_either_way(turned, write_model):
+    """Qwen3-VL-MoE is published (in, out) and saved by transformers (out, in), under the same names."""
+    gate_up, down = random(3, 2 * W, N), random(3, N, W)
+    prefix = "model.layers.0"
+    tensors = {
+        f"{prefix}.mlp.experts.gate_up_proj": gate_up.transpose(1, 2) if turned else gate_up,
+        f"{prefix}.mlp.experts.down_proj": down.transpose(1, 2) if turned else down,
+        f"{prefix}.mlp.gate.weight": random(3, N),
+    }
+    found = {matrix.key: matrix for matrix in open_checkpoint(write_model(tensors)).matrices()}
+    for expert in range(3):
+        assert torch.equal(found[f"layers.0.experts.{expert}.mlp_up"].load(), gate_up[expert, W:].T)
+        assert torch.equal(found[f"layers.0.experts.{expert}.mlp_down"].load(), down[expert])
