@@ -14,6 +14,7 @@ from docs_sim.errors import InputError, shown
 if TYPE_CHECKING:
     from torch import Tensor
 
+_LARGEST_ALPHA = 1e9
 _CONFIG = "adapter_config.json"
 _PIECE = re.compile(
     r"base_model\.model\.(?P<module>.+?)\."
@@ -41,7 +42,7 @@ class _Adapter:
         alpha = _of_pattern(self.config.get("alpha_pattern"), path, self.config.get("lora_alpha", 8))
         if stated != rank:
             raise InputError(f"{self.name}: {shown(path)} has rank {rank}, and {shown(stated)} by {_CONFIG}")
-        if not isinstance(alpha, int | float) or not math.isfinite(alpha):
+        if not isinstance(alpha, int | float) or not abs(alpha) < _LARGEST_ALPHA:
             raise InputError(f"{self.name}: lora_alpha of {shown(path)} is {shown(alpha)}")
         return float(alpha) / (math.sqrt(rank) if self.config.get("use_rslora") else rank)
 
@@ -158,10 +159,11 @@ def _adapt(base: _Base, adapter: _Adapter, module: str, pieces: Mapping[str, Sto
     down, up = (pieces.get(f"lora_{'embedding_' if embedding else ''}{side}") for side in "AB")
     if down is None or up is None:
         raise InputError(f"{adapter.name}: {shown(module)} has only one of lora_A and lora_B; save the adapter again")
-    if len(down.shape) != 2 or len(up.shape) != 2:
+    if len(down.shape) != 2 or len(up.shape) != 2 or 0 in (*down.shape, *up.shape):
         raise InputError(f"{adapter.name}: lora_A and lora_B of {shown(module)} are {down.shape} and {up.shape}")
     path = module.replace(".base_layer", "")
-    parameters = adapter.config.get("target_parameters") or []
+    parameters = adapter.config.get("target_parameters")
+    parameters = parameters if isinstance(parameters, list) else []
     stacked = [str(parameter).rpartition(".")[2] for parameter in parameters if _names(str(parameter), path)]
     if stacked:
         _adapt_experts(base, adapter, [f"{path}.{parameter}" for parameter in stacked], down, up)
