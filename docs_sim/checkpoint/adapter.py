@@ -161,6 +161,8 @@ def _adapt(base: _Base, adapter: _Adapter, module: str, pieces: Mapping[str, Sto
         raise InputError(f"{adapter.name}: {shown(module)} has only one of lora_A and lora_B; save the adapter again")
     if len(down.shape) != 2 or len(up.shape) != 2 or 0 in (*down.shape, *up.shape):
         raise InputError(f"{adapter.name}: lora_A and lora_B of {shown(module)} are {down.shape} and {up.shape}")
+    for piece in pieces.values():
+        piece.check_readable()
     path = module.replace(".base_layer", "")
     parameters = adapter.config.get("target_parameters")
     parameters = parameters if isinstance(parameters, list) else []
@@ -170,11 +172,15 @@ def _adapt(base: _Base, adapter: _Adapter, module: str, pieces: Mapping[str, Sto
         return
     target = base.target(f"{path}.weight", adapter)
     stored = base.tensors[target]
-    turned = embedding or bool(adapter.config.get("fan_in_fan_out"))
-    rank = down.shape[0]
-    if (up.shape[0], down.shape[1]) != (stored.shape[::-1] if turned else stored.shape) or up.shape[1] != rank:
+    rank, shape = down.shape[0], (up.shape[0], down.shape[1])
+    # fan_in_fan_out is said of all modules, and true of those that store (in, out); where the shape tells, it decides.
+    turned = embedding or (bool(adapter.config.get("fan_in_fan_out")) and shape == stored.shape[::-1])
+    if shape != (stored.shape[::-1] if turned else stored.shape) or up.shape[1] != rank:
         raise adapter.misfit(path, stored, (up.shape[0], down.shape[1]))
-    update = _Update(down, up, pieces.get("lora_magnitude_vector"), adapter.scaling(path, rank), turned)
+    magnitude = pieces.get("lora_magnitude_vector")
+    if magnitude is not None and math.prod(magnitude.shape) != up.shape[0]:
+        raise adapter.misfit(path, stored, magnitude.shape)
+    update = _Update(down, up, magnitude, adapter.scaling(path, rank), turned)
     base.tensors[target] = replace(stored, read=partial(_merged, stored, update))
 
 

@@ -13,6 +13,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from docs_sim.checkpoint.stored import StoredTensor
+from docs_sim.errors import InputError, shown
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -118,6 +119,14 @@ def _has(pieces: Pieces, form: Format) -> bool:
 
 
 def _stored(name: str, whole: Whole, members: list[StoredTensor]) -> StoredTensor:
+    def read(begin: int, end: int) -> "Tensor":
+        try:
+            return whole.read(begin, end)
+        except (IndexError, RuntimeError, KeyError) as error:  # scales or indices of another size than their weight
+            raise InputError(
+                f"{members[0].path}: the parts of {shown(name)} do not fit together; download it again"
+            ) from error
+
     return StoredTensor(
         name=name,
         shape=whole.shape,
@@ -125,7 +134,7 @@ def _stored(name: str, whole: Whole, members: list[StoredTensor]) -> StoredTenso
         path=members[0].path,
         bytes=sum(member.bytes for member in members),
         refusal=None,
-        read=whole.read,
+        read=read,
         pieces=tuple(member.name for member in members),
     )
 
@@ -141,7 +150,9 @@ def _scaled(weight: str, scale: str, pieces: Pieces, config: Config) -> Whole | 
     if len(stored.shape) != 2 or len(scales.shape) > 2:
         return None
     grid = scales.shape if len(scales.shape) == 2 else (prod(scales.shape), 1)
-    sizes = _block_sizes(stored.shape, grid, config.get("weight_block_size"))
+    sizes = _block_sizes(stored.shape, grid, _stated_block(config))
+    if sizes is None:
+        return None
     fits = all(-(-size // step) == n for size, step, n in zip(stored.shape, sizes, grid, strict=True))
     if not fits and prod(scales.shape) != 1:
         return None
@@ -156,12 +167,33 @@ def _scaled(weight: str, scale: str, pieces: Pieces, config: Config) -> Whole | 
     return Whole(stored.shape, f"{kind} ({_scale_words(grid)})", read)
 
 
-def _block_sizes(shape: tuple[int, ...], grid: tuple[int, ...], stated: object) -> tuple[int, ...]:
-    """As the config states them, or as many as the scales tell."""
-    sizes = tuple(size for size in stated if type(size) is int and size > 0) if isinstance(stated, list) else ()
-    if len(sizes) == 2 and (grid[1] != 1 or shape[1] <= sizes[1]):
-        return sizes
-    return tuple(-(-size // max(1, count)) for size, count in zip(shape, grid, strict=True))
+def _stated_block(config: Config) -> tuple[int, ...] | None:
+    """The block of a scale (rows, columns) by the config: of FP8 checkpoints, or of compressed-tensors."""
+    groups = config.get("config_groups")
+    weights = (
+        [group.get("weights") for group in groups.values() if isinstance(group, dict)]
+        if isinstance(groups, dict)
+        else []
+    )
+    stated = [
+        config.get("weight_block_size"),
+        *(one.get("block_structure") for one in weights if isinstance(one, dict)),
+    ]
+    sizes = (tuple(block) for block in stated if isinstance(block, list) and len(block) == 2)
+    return next((size for size in sizes if all(type(length) is int and length > 0 for length in size)), None)
+
+
+def _block_sizes(
+    shape: tuple[int, ...], grid: tuple[int, ...], stated: tuple[int, ...] | None
+) -> tuple[int, ...] | None:
+    """As the config states them, or as the scales tell where they divide the weight; None if nothing tells."""
+    if prod(grid) == 1 or grid == (shape[0], 1):
+        return (-(-shape[0] // grid[0]), shape[1])
+    if stated is not None:
+        return stated
+    if 0 in grid or any(size % count for size, count in zip(shape, grid, strict=True)):
+        return None
+    return tuple(size // count for size, count in zip(shape, grid, strict=True))
 
 
 def _scale_words(grid: tuple[int, ...]) -> str:
@@ -310,7 +342,7 @@ FORMATS = (
     ),
     Format({".qweight": ("I32",), ".qzeros": ("I32",), ".scales": ()}, _gptq_or_awq, also=(".g_idx",)),
     Format(
-        {".weight_packed": ("I32",), ".weight_scale": (), ".weight_shape": ()},
+        {".weight_packed": ("I32",), ".weight_scale": (), ".weight_shape": ("I64", "I32")},
         _pack_quantized,
         also=(".weight_zero_point", ".weight_g_idx"),
     ),

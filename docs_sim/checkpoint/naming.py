@@ -22,6 +22,7 @@ from docs_sim.errors import shown
 UNKNOWN = "no layout knows names like this"
 _VECTOR = "a vector: norm or bias"
 _LOOKED_AT = 50
+_MOST_EXPERTS = 10_000
 _LONGEST_NAME = 1000  # matching takes time that grows with the length, and no model has longer names
 _STACK = re.compile(r"(.*\.|)(encoder|decoder|enc|dec|H_module|L_module)\.")
 _STACK_NAMES = {"enc": "encoder", "dec": "decoder", "H_module": "H", "L_module": "L"}
@@ -351,7 +352,7 @@ def _split(slot: _Slot, wholes: Sequence[WeightMatrix], heads: int | None) -> li
     part, count = Part(slot.tensor, slot.entry.in_out), 1
     if slot.stacked:
         count = _experts(slot.tensor, wholes)
-        if not count or slot.tensor.shape[0] % count:
+        if not 0 < count <= _MOST_EXPERTS or slot.tensor.shape[0] % count:
             return []
         part = _oriented(replace(part, expert=0, experts=count), slot.entry, wholes)
     rows: Mapping[str, Rows | None] = {slot.entry.names[0]: None}

@@ -7,9 +7,11 @@ that are there; it is never fetched again. Small files go to the ordinary Huggin
 import hashlib
 import json
 import os
+import re
 import threading
 import time
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,12 +19,14 @@ from functools import cache
 from http import HTTPStatus
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
+from urllib.parse import urlsplit
 
 from docs_sim.errors import InputError, shown
 
 _CHUNK = 4 << 20  # bytes between two notes of what is there: no more is lost with a connection
 _ATTEMPTS = 4  # without any progress, after the first
 _PATIENCE = 0.5  # seconds before the second attempt, doubled for each further one
+_PASSING = (408, 429)  # refusals that pass
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000
 
@@ -46,7 +50,6 @@ class RemoteFile:
     path: Path
     headers: dict[str, str] = field(repr=False)
     arrived: Callable[[int], None] = field(repr=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def fetch(self, begin: int, end: int) -> None:
         """Make sure that bytes [begin, end) are in the sparse file.
@@ -54,7 +57,7 @@ class RemoteFile:
         Raises:
             InputError: if they cannot be fetched.
         """
-        with self._lock:
+        with _LOCKS[self.path]:
             for first, last in missing(self._ranges(), begin, min(end, self.size)):
                 self._persist(first, last)
 
@@ -86,19 +89,25 @@ class RemoteFile:
 
     def _persist(self, begin: int, end: int) -> None:
         """Fetch [begin, end), going on after a broken connection from where it broke."""
-        attempts, before = 0, None
+        attempts, before, reason = 0, None, "nothing arrived"
         while gaps := missing(self._ranges(), begin, end):
             attempts = attempts + 1 if gaps == before else 0
+            if attempts > _ATTEMPTS:
+                raise InputError(f"{self.name}: the connection broke ({reason}); run again to go on from there")
+            if attempts:
+                time.sleep(_PATIENCE * 2**attempts)
             before = gaps
             try:
                 self._stream(*gaps[0])
-            except _http_errors() as error:
-                refused = 400 <= getattr(getattr(error, "response", None), "status_code", 0) < 500
-                if refused or attempts == _ATTEMPTS:
+            except _http_error() as error:
+                status = getattr(getattr(error, "response", None), "status_code", 0)
+                if 400 <= status < 500 and status not in _PASSING:
                     raise InputError(
-                        f"{self.name}: the connection broke ({type(error).__name__}); run again to go on from there"
+                        f"{self.name}: the server refuses ({status}); run again, or log in anew"
                     ) from error
-                time.sleep(_PATIENCE * 2**attempts)
+                reason = type(error).__name__
+            except OSError as error:
+                raise InputError(f"{self.path.parent}: cannot be written: {error.strerror}") from error
 
     def _stream(self, begin: int, end: int) -> None:
         """Fetch [begin, end) as far as the connection holds."""
@@ -107,7 +116,11 @@ class RemoteFile:
         headers = self.headers | {"Range": f"bytes={begin}-{end - 1}", "Accept-Encoding": "identity"}
         with get_session().stream("GET", self.url, headers=headers, follow_redirects=True) as response:
             hf_raise_for_status(response)
-            if response.status_code != HTTPStatus.PARTIAL_CONTENT:
+            told = response.headers.get("Content-Range", "")
+            if response.status_code == HTTPStatus.PARTIAL_CONTENT:
+                if not told.startswith(f"bytes {begin}-"):
+                    raise InputError(f"{self.name}: the server sends other bytes than were asked for ({shown(told)})")
+            else:
                 warnings.warn(f"{self.name}: the server sends whole files, not ranges", stacklevel=2)
                 begin, end = 0, self.size
             with self._sparse() as file:
@@ -134,18 +147,27 @@ class RemoteFile:
     def _sparse(self) -> BinaryIO:
         """The sparse file, opened to write into it."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
-        os.truncate(descriptor, self.size)
-        return os.fdopen(descriptor, "r+b")
+        if not self._ranges():
+            self._list.unlink(missing_ok=True)  # it vouches for a file that is gone
+        file = os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644), "r+b")
+        try:
+            file.truncate(self.size)
+        except OSError:
+            file.close()
+            raise
+        return file
+
+
+_LOCKS: dict[Path, threading.Lock] = defaultdict(threading.Lock)  # one for each sparse file, whoever opened it
 
 
 @cache
-def _http_errors() -> tuple[type[Exception], ...]:
+def _http_error() -> type[Exception]:
     """What a broken connection raises: the errors of the HTTP library that huggingface_hub uses, whichever it is."""
     from huggingface_hub.errors import HfHubHTTPError
 
     of_the_library: type[Exception] = HfHubHTTPError.__mro__[1]
-    return of_the_library, OSError
+    return of_the_library
 
 
 def merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -219,7 +241,8 @@ class Repository:
             raise InputError(f"{self.hub_id}: the server does not say how large {name} is; try `hf download`")
         key = hashlib.sha256(f"{self.hub_id}/{name}@{found.etag}".encode()).hexdigest()
         # A file that lies elsewhere has an address of its own, where our token has no business.
-        headers = build_hf_headers(token=get_token() if found.location == url else False)
+        same = urlsplit(found.location)[:2] == urlsplit(url)[:2]
+        headers = build_hf_headers(token=get_token() if same else False)
         return RemoteFile(
             url=found.location,
             name=f"{self.hub_id}/{name}",
@@ -241,14 +264,14 @@ def open_repository(hub_id: str, revision: str | None) -> Repository:
     with _explained(hub_id, revision):
         found = HfApi().model_info(hub_id, revision=revision)
     names = sorted(sibling.rfilename for sibling in found.siblings or ())
-    if found.sha is None or not all(map(_is_harmless, names)):
+    if found.sha is None or not re.fullmatch(r"[0-9a-f]{40}", found.sha) or not all(map(_is_harmless, names)):
         raise InputError(f"{hub_id}: the answer of the server is not valid")
     return Repository(hub_id, found.sha, names)
 
 
 def _is_harmless(name: str) -> bool:
     path = PurePosixPath(name)
-    return not path.is_absolute() and ".." not in path.parts and "\\" not in name and "\0" not in name
+    return not path.is_absolute() and ".." not in path.parts and not set(name) & set("\\:\0")
 
 
 @contextmanager
@@ -273,7 +296,7 @@ def _explained(hub_id: str, revision: str | None) -> Iterator[None]:
     except errors.EntryNotFoundError as error:
         raise InputError(f"{hub_id}: the Hub lists a file that is not there; try again later") from error
     except Exception as error:
-        if not isinstance(error, (*_http_errors(), errors.HFValidationError)):
+        if not isinstance(error, (_http_error(), OSError, errors.HFValidationError)):
             raise
         raise InputError(
             f"{hub_id}: is not in the Hugging Face cache, and the Hub cannot be reached ({type(error).__name__}); "

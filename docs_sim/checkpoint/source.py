@@ -24,6 +24,7 @@ _SHARD = re.compile(r"-\d{1,6}-of-(\d{1,6})\.safetensors$")
 _PLAIN_FOLDERS = re.compile(
     r"models?|model_weights|weights|(checkpoint|step|epoch)([-_]?\d+)?|final|output|merged|best|last", re.I
 )
+_MAX_INDEX_BYTES = 100_000_000
 _ADAPTER = "adapter_model.safetensors"
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 _CONVERSION = (
@@ -119,9 +120,11 @@ def _is_complete(weights: Path) -> bool:
     if not weights.name.endswith(".index.json"):
         return True
     try:
+        if weights.stat().st_size > _MAX_INDEX_BYTES:
+            return True
         names = set(json.loads(weights.read_text(encoding="utf-8-sig"))["weight_map"].values())
         return all((weights.parent / name).is_file() for name in names)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return True  # the reader says what is wrong with it
 
 
@@ -135,6 +138,8 @@ def _chosen_weights(names: Sequence[str], hub_id: str) -> str:
         raise InputError(f"{hub_id}: is a LoRA adapter; join it to its base: ADAPTER+BASE")
     for suffix in (".safetensors.index.json", ".safetensors"):
         found = [name for name in top if name.endswith(suffix)]
+        if any(_part_of_many(name) for name in found):
+            raise InputError(f"{hub_id}: holds parts of a checkpoint ({found[0]}) without their index")
         if len(found) == 1:
             return found[0]
         if found:

@@ -45,11 +45,18 @@ def _fields(words: Tensor, bits: int) -> Tensor:
     return (((low >> starts % 32) | (high << (32 - starts % 32))) & mask).int()
 
 
+def _positions(index: Tensor) -> Tensor:
+    """Numbers of groups; torch would count negative ones from the end."""
+    if bool((index < 0).any()):
+        raise IndexError("a negative group")
+    return index.long()
+
+
 def gptq(qweight: Tensor, qzeros: Tensor, scales: Tensor, *, g_idx: Tensor | None, bits: int, offset: int) -> Tensor:
     """GPTQ: codes packed along the inputs, zeros along the outputs; W[o,i] = scale[g,o] (q - (z + offset))."""
     codes = _fields(qweight.T, bits).T  # (in, out)
     zeros = _fields(qzeros, bits)
-    groups = torch.arange(len(codes)) // -(-len(codes) // len(scales)) if g_idx is None else g_idx.long()
+    groups = torch.arange(len(codes)) // -(-len(codes) // len(scales)) if g_idx is None else _positions(g_idx)
     return ((codes - (zeros[groups] + offset)).float() * scales.float()[groups]).T.contiguous()
 
 
@@ -69,7 +76,7 @@ def pack_quantized(raw: Mapping[str, Tensor], shape: tuple[int, int], bits: int)
     codes = _fields(raw[".weight_packed"], bits)[:, :inputs] - half
     scales = raw[".weight_scale"].float()
     if ".weight_g_idx" in raw:
-        groups = raw[".weight_g_idx"].long()
+        groups = _positions(raw[".weight_g_idx"])
     else:
         groups = torch.arange(inputs) // -(-inputs // scales.shape[1])
     if ".weight_zero_point" in raw:

@@ -7,7 +7,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from docs_sim.engine.match_sample import MATCHED, MatchSample, steps_around
+from docs_sim.engine.match_sample import MATCHED, MatchSample, SampledSide, steps_around
 from docs_sim.indices.docs import CHUNK, chance_fit, unit_columns
 from docs_sim.indices.gumbel import fit_gumbel
 
@@ -109,28 +109,33 @@ def typical_noise(n: int, m: int, product_dtype: torch.dtype) -> ProductNoise:
 def product_noise(x: RoundedNeurons, y: RoundedNeurons, sample: MatchSample) -> ProductNoise:
     """Measure it: what the neurons lost from their rounding errors, the rest on a sample of each side."""
     variance = _KINSHIP * float(x.energy @ y.error + y.energy @ x.error)
+    rivals = [side.rivals(math.sqrt(variance)) for side in sample.sides]
     (bias_x, variance_x), (bias_y, variance_y) = (
-        _location_bias(side.values.float(), side.exact()) for side in sample.sides
+        _location_bias(side, count) for side, count in zip(sample.sides, rivals, strict=True)
     )
     return ProductNoise(
         neurons=variance,
         biases=(bias_x, bias_y),
         bias_error=math.sqrt(variance_x + variance_y) / 2,
         concentration=max(side.concentration() for side in sample.sides),
-        rivals=max(side.rivals(math.sqrt(variance)) for side in sample.sides),
+        rivals=max(rivals),
     )
 
 
-def _location_bias(rounded: Tensor, exact: Tensor) -> tuple[float, float]:
-    """By how much rounding moves the location fitted to these maxima, and the variance of that.
+def _location_bias(side: SampledSide, rivals: float) -> tuple[float, float]:
+    """By how much rounding moves the location fitted to the maxima of a side, and the variance of that.
 
     At a given scale the location is that of the mean of exp(-x / scale), so each error counts by its exp(-x / scale).
+    Among rivals, rounding may pick another than the largest, whose exact value is smaller: by (rivals - 1) / 12 of a
+    step in the mean, as measured on independent matrices, within 15 %.
     """
+    rounded, exact = side.values.float(), side.exact()
     both = torch.stack([rounded, exact])
     fit = fit_gumbel((both.cpu() if both.device.type == "mps" else both).double())  # MPS has no float64
     weights = torch.softmax(-exact.double().to(fit.scale.device) / fit.scale[1].clamp(min=_LEAST_SCALE), dim=0)
     errors = (rounded - exact).double().to(weights.device)
-    return float(fit.location[0] - fit.location[1]), float((weights * errors).square().sum())
+    picked = (rivals - 1) * float(steps_around(side.values, side.values.dtype).mean()) / 12
+    return float(fit.location[0] - fit.location[1]) - picked, float((weights * errors).square().sum())
 
 
 def location_error(scale: float, *, samples: int, noise: ProductNoise) -> float:

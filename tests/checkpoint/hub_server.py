@@ -23,6 +23,7 @@ class Hub:
         ranges: whether it honours them.
         breaks_after: bytes of a body after which it breaks the connection, once for each number in the list.
         delay: seconds before each answer.
+        shifted: by how much it errs about what it sends.
         status: what it answers instead, with the header that says why.
         sent: bytes of bodies, by file name.
         requests: (method, file name, range).
@@ -32,6 +33,7 @@ class Hub:
     ranges: bool = True
     breaks_after: list[int] = field(default_factory=list)
     delay: float = 0.0
+    shifted: int = 0
     status: tuple[int, str] | None = None
     sent: dict[str, int] = field(default_factory=dict)
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
@@ -130,6 +132,9 @@ class Handler(BaseHTTPRequestHandler):
         if wanted and self.server.hub.ranges:
             status, content = 206, content[int(wanted[1]) : int(wanted[2]) + 1]
         self.send_response(status)
+        if wanted and status == 206:
+            first = int(wanted[1]) + self.server.hub.shifted
+            self.send_header("Content-Range", f"bytes {first}-{wanted[2]}/*")
         self.send_header("X-Repo-Commit", COMMIT)
         self.send_header("ETag", f'"{etag}"')
         self.send_header("Content-Length", str(len(content)))

@@ -82,7 +82,8 @@ def test_reference_checkpoints(folder):
     [
         (".weight_scale_inv", (2, 3), [32, 32]),
         (".weight_scale_inv", (5, 3), [10, 32]),
-        (".scale", (2, 3), None),
+        (".scale", (2, 4), None),
+        (".weight_scale", (5, 3), {"group_0": {"weights": {"block_structure": [10, 32]}}}),
         (".weight_scale", (48, 1), None),
         (".weight_scale", (48,), None),
         (".weight_scale", (1,), None),
@@ -94,7 +95,10 @@ def test_reference_checkpoints(folder):
 def test_fp8(ending, grid, block, kind, stored):
     """48 x 80 in blocks: the last ones are not whole."""
     weight, scale = random(48, 80).to(kind), random(*grid, seed=1).abs() + 0.1
-    checkpoint = stored({".weight": weight, ending: scale}, {"weight_block_size": block} if block else {})
+    groups = isinstance(block, dict)
+    settings = {"config_groups": block} if groups else {"weight_block_size": block} if block else {}
+    block = block["group_0"]["weights"]["block_structure"] if groups else block
+    checkpoint = stored({".weight": weight, ending: scale}, settings)
     rows, columns = ((*grid, 1, 1))[:2] if grid != (48,) else (48, 1)
     height, width = block or (math.ceil(48 / rows), math.ceil(80 / columns))
     table = scale.reshape(rows, columns)
@@ -251,6 +255,10 @@ PACKED = {
     "FP8 without a scale": ({".weight": torch.zeros(48, 80).to(torch.float8_e4m3fn)}, "F8_E4M3"),
     "FP8 with a scale of another shape": (
         {".weight": torch.zeros(48, 80).to(torch.float8_e4m3fn), ".weight_scale": torch.ones(7, 81)},
+        "F8_E4M3",
+    ),
+    "FP8 in blocks of a size that nothing tells": (
+        {".weight": torch.zeros(48, 80).to(torch.float8_e4m3fn), ".weight_scale_inv": torch.ones(5, 3)},
         "F8_E4M3",
     ),
     "integers without a scale": ({".weight": torch.zeros(48, 80, dtype=torch.int8)}, "I8"),

@@ -170,6 +170,21 @@ def test_refusal_is_one_line_that_says_what_to_do(status, words, hub, run):
     assert words in ended.stderr
 
 
+def test_other_bytes_than_were_asked_for_are_refused(hub, run):
+    hub.shifted = 1
+    ended = run(*HEATMAP)
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert "other bytes" in ended.stderr
+
+
+def test_sparse_file_that_is_gone_is_fetched_anew(hub, run, tmp_path):
+    first = json.loads(run(*HEATMAP).stdout)["values"]
+    for path in (tmp_path / "home" / "docs-sim").rglob("*"):
+        if path.is_file() and path.suffix != ".ranges":
+            path.unlink()
+    assert json.loads(run(*HEATMAP).stdout)["values"] == first
+
+
 def test_revision_that_is_not_there(hub, run):
     ended = run(*HEATMAP, "--revision", "v9")
     assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
