@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _LARGEST_ALPHA = 1e9
+_CHANGE_THE_BASE = ("pissa", "olora", "corda", "loftq")
 _CONFIG = "adapter_config.json"
 _PIECE = re.compile(
     r"base_model\.model\.(?P<module>.+?)\."
@@ -67,7 +68,8 @@ class _Base:
     def target(self, wanted: str, adapter: _Adapter) -> str:
         """The tensor that is called ``wanted``, whatever either side has in front."""
         parts = wanted.split(".")
-        for start in range(len(parts) - 1):
+        layer = next((place for place, part in enumerate(parts) if part.isdecimal()), len(parts))
+        for start in range(min(layer, len(parts) - 1)):  # what is in front may differ, the number of the layer not
             found = self.by_ending.get(".".join(parts[start:]), [])
             exact = [name for name in found if name == wanted] or found
             if len(exact) == 1:
@@ -112,6 +114,12 @@ def _check_kind(adapter: _Adapter) -> None:
     kind = adapter.config.get("peft_type")
     if str(kind).upper() != "LORA":
         raise InputError(f"{adapter.name}: is a {shown(kind)} adapter; only LORA is read: merge it with peft first")
+    initial = str(adapter.config.get("init_lora_weights")).lower()
+    if initial.startswith(_CHANGE_THE_BASE):
+        raise InputError(
+            f"{adapter.name}: was begun as {initial}, which changes the base; convert it with peft "
+            "(save_pretrained with path_initial_model_for_weight_conversion) or merge it first"
+        )
     beyond = [key for key in _OUT_OF_REACH if adapter.config.get(key)]
     if beyond:
         raise InputError(f"{adapter.name}: uses {beyond[0]}, which is not read; merge it with peft first")

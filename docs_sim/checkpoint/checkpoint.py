@@ -80,6 +80,9 @@ class Checkpoint:
         found = [matrix for matrix in self._matrices if matrix.name == wanted]
         if found:
             return found
+        doubted = next((one for one in self.unnamed if one.keys), None)
+        if not self._matrices and doubted is not None:
+            raise InputError(f"{self.name}: {doubted.name} cannot be used: {doubted.reason}")
         if not self._matrices:
             raise InputError(
                 f"{self.name}: no tensor fits a known layout{closest_names(self.tensors)}; "

@@ -217,7 +217,14 @@ def _blockwise(kind: str, pieces: Pieces, _config: Config) -> Whole | None:
     from docs_sim.checkpoint.unpack import quant_state
 
     state = quant_state(_raw(pieces[f".weight.quant_state.bitsandbytes__{kind}"]))
-    if state is None or 2 * prod(pieces[".weight"].shape) != prod(state.shape) + prod(state.shape) % 2:
+    scales = prod(pieces[".weight.absmax"].shape)
+    if (
+        state is None
+        or prod(pieces[".weight.quant_map"].shape) != 16
+        or scales != -(-prod(state.shape) // state.blocksize)
+    ):
+        return None
+    if 2 * prod(pieces[".weight"].shape) != prod(state.shape) + prod(state.shape) % 2:
         return None
 
     def read(begin: int, end: int) -> "Tensor":

@@ -104,7 +104,7 @@ def read_layout(path: Path) -> Layout:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     except InputError:
         raise
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
+    except (ValueError, TypeError, AttributeError, LookupError, re.error) as error:
         raise InputError(f"{path}: is no layout file ({error}); the README shows one") from error
 
 
@@ -126,6 +126,9 @@ def parse_layout(name: str, table: Mapping[str, Any]) -> Layout:
     unknown = [key for key in table if key not in _KEYS]
     if unknown:
         raise InputError(f"layout {name}: unknown key {shown(unknown[0])}; known: {', '.join(sorted(_KEYS))}")
+    for key in ("layers", "requires"):
+        if not all(isinstance(name, str) for name in _list(table.get(key, []))):
+            raise InputError(f"layout {name}: {key} is a list of names")
     in_out = table.get("in_out", [])
     entries = dict(base.entries) if base else {}
     templates = {template.pattern: (template, entry) for template, entry in base.templates} if base else {}
@@ -148,6 +151,10 @@ def parse_layout(name: str, table: Mapping[str, Any]) -> Layout:
         tied=table.get("tied"),
         outside={**(base.outside if base else {}), **_by_path(table.get("outside", {}))},
     )
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else [None]
 
 
 def _base(table: Mapping[str, Any], name: str) -> Layout | None:

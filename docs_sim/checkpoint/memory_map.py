@@ -12,7 +12,7 @@ from docs_sim.checkpoint.header import TORCH_DTYPES, TensorHeader
 from docs_sim.errors import InputError
 
 
-def map_tensor(path: Path, header: TensorHeader, state: FileState, begin: int, end: int) -> Tensor:
+def map_tensor(path: Path, header: TensorHeader, state: FileState | None, begin: int, end: int) -> Tensor:
     """Entries [begin, end) of the first dimension of the tensor that ``header`` describes, as ``map_bytes``."""
     shape = (end - begin, *header.shape[1:]) if header.shape else ()
     entry = (header.end - header.begin) // max(1, header.shape[0] if header.shape else 1)
@@ -20,21 +20,22 @@ def map_tensor(path: Path, header: TensorHeader, state: FileState, begin: int, e
     return content.view(getattr(torch, TORCH_DTYPES[header.dtype])).view(shape)
 
 
-def map_bytes(path: Path, state: FileState, begin: int, end: int) -> Tensor:
+def map_bytes(path: Path, state: FileState | None, begin: int, end: int) -> Tensor:
     """Bytes [begin, end) of a file, backed by the page cache; writing to them changes memory, not the file.
 
     Only their pages are mapped: a private mapping of a whole file larger than memory is refused by Linux, and the
     address space is given back with the tensor.
 
     Raises:
-        InputError: if the file is not in ``state``, or cannot be read.
+        InputError: if the file is not in ``state`` (None: any), or cannot be read.
     """
     if begin == end:
         return torch.empty(0, dtype=torch.uint8)
     page = begin - begin % mmap.ALLOCATIONGRANULARITY
     try:
         with path.open("rb") as file:
-            state.check(os.fstat(file.fileno()), path)
+            if state is not None:
+                state.check(os.fstat(file.fileno()), path)
             mapped = mmap.mmap(file.fileno(), end - page, access=mmap.ACCESS_COPY, offset=page)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error

@@ -171,10 +171,10 @@ def _name_stack(prefix: str, places: list[_Place], known: Sequence[Layout], head
     candidates.sort(
         key=lambda layout: (-scores[layout.name], not layout.requires, layout.extended, -len(layout.entries))
     )
-    best = None
+    best: _Stack | None = None
     for layout in candidates:
         stack = _by_layout(prefix, places, layout, heads)
-        if stack.matrices and (best is None or len(stack.matrices) > len(best.matrices)):
+        if best is None or len(stack.matrices) > len(best.matrices):
             best = stack
         if not any(unnamed.keys for unnamed in stack.unnamed.values()):
             break

@@ -95,7 +95,7 @@ def _stored(name: str, header: TensorHeader, path: Path, read: Callable[[int, in
     return StoredTensor(name, header.shape, header.dtype, path, header.end - header.begin, refusal, read)
 
 
-def _map_tensor(path: Path, header: TensorHeader, state: FileState, begin: int, end: int) -> "Tensor":
+def _map_tensor(path: Path, header: TensorHeader, state: FileState | None, begin: int, end: int) -> "Tensor":
     from docs_sim.checkpoint.memory_map import map_tensor  # imports torch, which listing a checkpoint does not need
 
     return map_tensor(path, header, state, begin, end)
@@ -104,7 +104,7 @@ def _map_tensor(path: Path, header: TensorHeader, state: FileState, begin: int, 
 def _fetch_tensor(remote: RemoteFile, header: TensorHeader, begin: int, end: int) -> "Tensor":
     entry = (header.end - header.begin) // max(1, header.shape[0] if header.shape else 1)
     remote.fetch(header.begin + begin * entry, header.begin + end * entry)
-    return _map_tensor(remote.path, header, FileState.of(remote.path.stat()), begin, end)
+    return _map_tensor(remote.path, header, None, begin, end)  # other processes write into the file what they need
 
 
 def _read_shards(source: Source) -> dict[str, StoredTensor]:

@@ -60,7 +60,7 @@ def _equal_blocks(names: Sequence[str], sizes: Sizes) -> dict[str, Rows] | None:
 def _query_blocks(names: Sequence[str], sizes: Sizes) -> dict[str, Rows] | None:
     """Blocks, where queries (and their gate) are as many as the output projection reads; the others share the rest."""
     wide = [name for name in names if name in ("attn_q", "attn_gate")]
-    if sizes.query is None:
+    if sizes.query is None or len(wide) == len(names):
         return None
     narrow, rest = divmod(sizes.total - len(wide) * sizes.query, len(names) - len(wide))
     if rest or narrow <= 0:

@@ -98,6 +98,14 @@ def test_is_a_model_like_any_other(base, adapter, tmp_path):
     assert result.model["adapter"] == str(path / "adapter_model.safetensors")
 
 
+def test_an_adapter_of_a_layer_is_not_put_on_another(adapter):
+    path, base, _ = adapter("llama", {"target_modules": ["q_proj"], "layers_to_transform": [1]})
+    plain = {name: tensor for name, tensor in load_file(base / "model.safetensors").items() if ".1." not in name}
+    save_file(plain, base / "model.safetensors")
+    with pytest.raises(InputError, match=r"model\.layers\.1\.self_attn\.q_proj"):
+        open_checkpoint(f"{path}+{base}")
+
+
 def test_prefixes_may_differ(adapter):
     path, base, merged = adapter(*ADAPTERS["plain"])
     plain = {name.removeprefix("model."): tensor for name, tensor in load_file(base / "model.safetensors").items()}
@@ -119,6 +127,10 @@ def rename(path: Path, old: str, new: str) -> None:
 FAULTS = {
     "another kind": (lambda path: change(path, peft_type="LOHA"), "'LOHA'"),
     "layers that are copied": (lambda path: change(path, layer_replication=[[0, 1]]), "layer_replication"),
+    "an initialization that changes the base": (
+        lambda path: change(path, init_lora_weights="pissa"),
+        "changes the base",
+    ),
     "another rank": (lambda path: change(path, r=8), "rank 4"),
     "alpha that is no number": (lambda path: change(path, lora_alpha="much"), "'much'"),
     "a module that the base lacks": (lambda path: rename(path, "layers.1.", "layers.7."), "'model.layers.7"),

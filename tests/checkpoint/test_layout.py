@@ -407,7 +407,7 @@ def test_a_layout_of_the_user_names_what_no_other_knows(write_model, tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("layers = 3", "layout file"),
+        ("layers = 3", "list of names"),
         ("= 3", "layout file"),
         ("layer = ['h']", "unknown key 'layer'"),
         ("extends = 'nothing'", "cannot extend 'nothing'"),
@@ -415,6 +415,10 @@ def test_a_layout_of_the_user_names_what_no_other_knows(write_model, tmp_path):
         ("[fused.dense]\nx = ['thirds', 'attn_q', 'attn_k']", "no rule 'thirds'"),
         ("[fused.dense]\nx = []", "layout file"),
         ("[dense]\nmlp_up = 3", "layout file"),
+        ("layers = 'layers'", "list of names"),
+        ("layers = [1]", "list of names"),
+        ("layers = ['layers']\n[marked]\nx = []", "layout file"),
+        ("layers = ['layers']\n[dense]\nmlp_up = ['{expert}.{expert}']", "layout file"),
     ],
 )
 def test_layout_of_the_user_that_is_not_understood(text, words, write_model, llama_tensors, tmp_path):
