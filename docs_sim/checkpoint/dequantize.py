@@ -113,9 +113,10 @@ def _by_base(tensors: Mapping[str, StoredTensor]) -> dict[str, dict[str, StoredT
 
 
 def _has(pieces: Pieces, form: Format) -> bool:
-    return all(
+    there = all(
         ending in pieces and (not dtypes or pieces[ending].dtype in dtypes) for ending, dtypes in form.needs.items()
     )
+    return there and not any(0 in piece.shape for piece in pieces.values())
 
 
 def _stored(name: str, whole: Whole, members: list[StoredTensor]) -> StoredTensor:

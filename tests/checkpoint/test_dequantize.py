@@ -261,6 +261,10 @@ PACKED = {
         {".weight": torch.zeros(48, 80).to(torch.float8_e4m3fn), ".weight_scale_inv": torch.ones(5, 3)},
         "F8_E4M3",
     ),
+    "FP8 with a scale that is empty": (
+        {".weight": torch.zeros(48, 80).to(torch.float8_e4m3fn), ".weight_scale_inv": torch.ones(0, 3)},
+        "F8_E4M3",
+    ),
     "integers without a scale": ({".weight": torch.zeros(48, 80, dtype=torch.int8)}, "I8"),
     "bytes without a state": ({".weight": torch.zeros(480, 1, dtype=torch.uint8)}, "U8"),
 }
