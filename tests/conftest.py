@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+collect_ignore = ["fuzz_checkpoint.py"]  # a program of its own, which needs atheris
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 Tensors = dict[str, Tensor]
