@@ -652,3 +652,14 @@ def test_stacked_experts_are_stored_either_way(turned, write_model):
     for expert in range(3):
         assert torch.equal(found[f"layers.0.experts.{expert}.mlp_up"].load(), gate_up[expert, W:].T)
         assert torch.equal(found[f"layers.0.experts.{expert}.mlp_down"].load(), down[expert])
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_stacked_experts_of_ambiguous_shape(shared, write_model):
+    """Where twice the inner width is the width, only Llama 4, which has shared experts, stores (in, out)."""
+    prefix, whole = "model.layers.0.feed_forward", random(3, 16, 16)
+    tensors = {f"{prefix}.experts.gate_up_proj": whole, f"{prefix}.router.weight": random(3, 16)}
+    if shared:
+        tensors[f"{prefix}.shared_expert.up_proj.weight"] = random(8, 16)
+    up = open_checkpoint(write_model(tensors)).matrices("mlp_up")[1]
+    assert torch.equal(up.load(), whole[1][:, 8:] if shared else whole[1][8:].T)
