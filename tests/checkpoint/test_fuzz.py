@@ -23,15 +23,15 @@ values = st.recursive(
 )
 
 
-def read_or_refused(model: Path | str, **options: object) -> None:
-    refusal = ""
+def refusal(model: Path | str, **options: object) -> str:
+    """The one line that refuses a model, empty if it was read whole; any other error is the test's."""
     try:
         checkpoint = open_checkpoint(model, **options)
         for matrix in checkpoint.matrices():
             matrix.load()
     except InputError as error:
-        refusal = str(error)
-    assert "\n" not in refusal
+        return str(error)
+    return ""
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ shard = st.sampled_from(
 )
 def test_index(folder, index):
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    read_or_refused(folder / "model.safetensors.index.json")
+    assert "\n" not in refusal(folder / "model.safetensors.index.json")
 
 
 keys = st.sampled_from(["num_attention_heads", "n_head", "text_config", "architectures", "quantization_config"])
@@ -69,7 +69,7 @@ keys = st.sampled_from(["num_attention_heads", "n_head", "text_config", "archite
 @given(config=st.dictionaries(keys | st.text(max_size=4), values | st.dictionaries(keys, values, max_size=2)) | values)
 def test_config(folder, config):
     (folder / "config.json").write_text(json.dumps(config))
-    read_or_refused(folder / "part.safetensors")
+    assert "\n" not in refusal(folder / "part.safetensors")
     (folder / "config.json").unlink()
 
 
@@ -90,7 +90,7 @@ def test_adapter(folder, config, rank):
     }
     save_file(tensors, folder / "adapter" / "adapter_model.safetensors")
     (folder / "adapter" / "adapter_config.json").write_text(json.dumps(config))
-    read_or_refused(f"{folder / 'adapter'}+{folder / 'part.safetensors'}")
+    assert "\n" not in refusal(f"{folder / 'adapter'}+{folder / 'part.safetensors'}")
 
 
 WORDS = ("layers", "extends", "dense", "experts", "fused", "in_out", "requires", "outside", "marked", "mlp_up")
@@ -103,7 +103,7 @@ toml = st.lists(st.sampled_from(["= 3", "= ['x']", "= 'llama'", "= {}", "= [['a'
 def test_layout(folder, lines):
     text = "\n".join(f"[{word}]" if table else f"{word} {''.join(rest)}" for table, word, rest in lines)
     (folder / "mine.toml").write_text(text)
-    read_or_refused(folder / "part.safetensors", layout=folder / "mine.toml")
+    assert "\n" not in refusal(folder / "part.safetensors", layout=folder / "mine.toml")
 
 
 @pytest.fixture(scope="module")
@@ -127,4 +127,4 @@ def test_gguf(gguf_file, changes, cut):
         content[position % len(content)] = byte
     path = gguf_file.with_name("mutated.gguf")
     path.write_bytes(content[: max(cut, 1)])
-    read_or_refused(path)
+    assert "\n" not in refusal(path)
