@@ -1,6 +1,7 @@
 """Which devices, which product precision, how much memory: decided by capability or a short probe, never by guess."""
 
 import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import torch
 from docs_sim.errors import InputError, shown
 
 _CGROUP = Path("/sys/fs/cgroup")
-_WORTHWHILE = 1.3  # bfloat16 pairs may have to be multiplied again exactly, so a small gain is none
+_PROBE_ROWS, _PROBE_INNER = 512, 1024
+_WORTHWHILE = 1.3  # pairs for which coarse products do not suffice are multiplied again, so a small gain is none
 
 
 def find_devices(name: str = "auto") -> list[torch.device]:
@@ -35,26 +37,40 @@ def find_devices(name: str = "auto") -> list[torch.device]:
 
 @cache
 def product_dtype(device: torch.device) -> torch.dtype:
-    """bfloat16 where this device multiplies it markedly faster than float32 (AMX, AVX512-bf16, tensor cores)."""
+    """What this device multiplies markedly faster than float32, such as int8 with VNNI or AMX; else float32."""
     if device.type == "cuda":
         # Emulated bfloat16 is slower than float32; tensor cores have it since compute capability 8.
         return torch.bfloat16 if torch.cuda.get_device_capability(device)[0] >= 8 else torch.float32
     if device.type == "mps":
         return torch.float32  # nobody has measured yet how MPS accumulates bfloat16
-    seconds = {dtype: _product_seconds(dtype, device) for dtype in (torch.float32, torch.bfloat16)}
-    faster = seconds[torch.float32] / seconds[torch.bfloat16]
-    return torch.bfloat16 if faster >= _WORTHWHILE else torch.float32
+    seconds = {torch.int8: _int8_seconds(), **{dtype: _seconds(dtype) for dtype in (torch.bfloat16, torch.float32)}}
+    fastest = min(seconds, key=lambda dtype: seconds[dtype])
+    return fastest if seconds[torch.float32] >= _WORTHWHILE * seconds[fastest] else torch.float32
 
 
-def _product_seconds(dtype: torch.dtype, device: torch.device) -> float:
-    """The best time of a few products that are large enough for the machine's fast path."""
-    left = torch.ones(512, 1024, dtype=dtype, device=device)
-    product = torch.empty(512, 512, dtype=dtype, device=device)
+def _seconds(dtype: torch.dtype) -> float:
+    """The time of a product that is large enough for the processor's fast path."""
+    left = torch.ones(_PROBE_ROWS, _PROBE_INNER, dtype=dtype)
+    product = torch.empty(_PROBE_ROWS, _PROBE_ROWS, dtype=dtype)
+    return _best_time(lambda: torch.mm(left, left.T, out=product))
+
+
+def _int8_seconds() -> float:
+    """As ``_seconds``; infinite where the product is missing, or saturates as on processors without VNNI."""
+    left = torch.full((_PROBE_ROWS, _PROBE_INNER), 127, dtype=torch.int8)
+    product = torch.empty(_PROBE_ROWS, _PROBE_ROWS, dtype=torch.int32)
+    try:
+        best = _best_time(lambda: torch._int_mm(left, left.T, out=product))
+    except (AttributeError, RuntimeError):
+        return float("inf")
+    return best if bool((product == _PROBE_INNER * 127**2).all()) else float("inf")
+
+
+def _best_time(work: Callable[[], object]) -> float:
     best = float("inf")
     for _ in range(4):
         started = time.perf_counter()
-        torch.mm(left, left.T, out=product)
-        float(product[0, 0])  # waits for the device
+        work()
         best = min(best, time.perf_counter() - started)
     return best
 

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from docs_sim.engine.compare import EXACT, Comparison, Pair, PairComparer, product_result_dtype
+from docs_sim.engine.compare import Comparison, Pair, PairComparer
 from docs_sim.engine.device import find_devices, free_memory, product_dtype
 from docs_sim.engine.plan import pair_order, share
-from docs_sim.engine.prepared import LoadableMatrix, PreparedMatrices, unit_bytes
-from docs_sim.engine.rounding import TOLERANCE, location_error, typical_noise
+from docs_sim.engine.prepared import EXACT, LoadableMatrix, PreparedMatrices, unit_bytes
 from docs_sim.errors import InputError, shown
-from docs_sim.indices.docs import QUANTILES, chance_fit
+from docs_sim.indices.docs import QUANTILES
 from docs_sim.indices.precision import full_float32
 from docs_sim.indices.table import INDICES, Index
 
@@ -30,7 +29,7 @@ class DocsGrid:
         location, scale, mean: (L, L); row i, column j describes s_X for X = matrix i and Y = matrix j.
         quantiles: (L, L, 5) of the same, at ``docs_sim.indices.docs.QUANTILES``.
         zero_columns: (L,) columns without direction, left out.
-        product: dtype of the products, "bfloat16" or "float32".
+        product: dtype of the products, "int8", "bfloat16" or "float32".
         exact_pairs: how many pairs were multiplied in float32.
         loads: how many times a matrix was read and normalised.
     """
@@ -62,7 +61,7 @@ def docs_grid(
         matrices: at least two, with the same n; m may differ.
         index: ``docs`` or ``docs_mean``.
         devices: all that there are if None.
-        precision: ``auto`` multiplies in bfloat16 where that is fast and exact enough, ``highest`` in float32.
+        precision: ``auto`` screens in int8 or bfloat16 where that is fast and exact enough, ``highest`` never.
         memory_budget: bytes for prepared matrices on each device; half of what is free if None.
         progress: called with the number of pairs that were just finished.
 
@@ -82,7 +81,8 @@ def docs_grid(
     if memory_budget is not None and not _is_positive(memory_budget):
         raise InputError(f"a memory budget is a number of bytes above zero, not {shown(memory_budget)}")
     devices = list(devices or find_devices())
-    dtypes = [_first_dtype(matrices, index, precision, device) for device in devices]
+    screens = precision != "highest" and INDICES[index].rounds
+    dtypes = [product_dtype(device) if screens else EXACT for device in devices]
     budgets = [memory_budget or free_memory(device) // 2 for device in devices]
     capacity = min(
         max(2, budget // max(unit_bytes(matrix, dtype) for matrix in matrices))
@@ -109,17 +109,6 @@ def _is_positive(number: object) -> bool:
         return not isinstance(number, bool) and operator.index(number) > 0  # type: ignore[arg-type]
     except TypeError:
         return False
-
-
-def _first_dtype(matrices: Sequence[LoadableMatrix], index: str, precision: str, device: torch.device) -> torch.dtype:
-    """bfloat16 where it is fast and, for independent matrices of these shapes, exact enough."""
-    dtype = product_dtype(device)
-    if dtype == EXACT or precision == "highest" or not INDICES[index].rounds:
-        return EXACT
-    n, m = matrices[0].shape[0], min(matrix.shape[1] for matrix in matrices)
-    noise = typical_noise(n, m, product_result_dtype(dtype, device))
-    error = location_error(chance_fit(n, m)[1], samples=2 * m, noise=noise)
-    return dtype if error <= TOLERANCE else EXACT
 
 
 def _compare(

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from docs_sim.engine.rounding import RoundedNeurons, rounded_neurons
+from docs_sim.engine.coarse import CoarseNeurons, coarse_bytes, coarse_neurons
 from docs_sim.errors import InputError
 from docs_sim.indices.docs import unit_neurons
 
@@ -39,8 +39,14 @@ class ExactNeurons:
 
     rows: Tensor
 
+    @property
+    def nbytes(self) -> int:
+        """Memory that they take."""
+        return self.rows.nbytes
 
-PreparedNeurons = RoundedNeurons | ExactNeurons
+
+PreparedNeurons = CoarseNeurons | ExactNeurons
+EXACT = torch.float32
 
 
 class PreparedMatrices:
@@ -68,7 +74,7 @@ class PreparedMatrices:
         self.loads = 0
 
     def pair(self, pair: tuple[int, int], dtype: torch.dtype, step: int) -> tuple[PreparedNeurons, PreparedNeurons]:
-        """The unit neurons of two matrices, in float32 or rounded to bfloat16, at ``step`` of the plan.
+        """The unit neurons of two matrices, in float32 or coarsely in ``dtype``, at ``step`` of the plan.
 
         Raises:
             InputError: naming the tensor, if one holds NaN or infinity or only zero columns.
@@ -85,22 +91,22 @@ class PreparedMatrices:
         loaded = matrix.load()
         self.loads += 1
         try:
-            if dtype == torch.bfloat16:
-                return rounded_neurons(loaded, self._device)
+            if dtype != EXACT:
+                return coarse_neurons(loaded, dtype, self._device)
             return ExactNeurons(unit_neurons(loaded, dtype, self._device))
         except ValueError as error:
             raise InputError(f"{matrix.key} ({', '.join(matrix.tensors[:3])}) {error}") from error
 
     def _make_room(self, needed: int, partners: set[tuple[int, torch.dtype]], step: int) -> None:
-        used = sum(neurons.rows.nbytes for neurons in self._kept.values())
+        used = sum(neurons.nbytes for neurons in self._kept.values())
         while used + needed > self._budget and self._kept.keys() - partners:
             least_needed = max(self._kept.keys() - partners, key=lambda key: self._next_step(key, step))
-            used -= self._kept.pop(least_needed).rows.nbytes
+            used -= self._kept.pop(least_needed).nbytes
 
     def _next_step(self, key: tuple[int, torch.dtype], step: int) -> float:
-        """When it is needed again: a float32 copy of what is there in bfloat16 was made for one pair, so never."""
+        """When it is needed again: a float32 copy of what is there coarsely was made for one pair, so never."""
         index, dtype = key
-        if dtype == torch.float32 and (index, torch.bfloat16) in self._kept:
+        if dtype == EXACT and any(kept == index and other != EXACT for kept, other in self._kept):
             return float("inf")
         steps = self._steps[index]
         position = bisect_left(steps, step)
@@ -109,4 +115,5 @@ class PreparedMatrices:
 
 def unit_bytes(matrix: LoadableMatrix, dtype: torch.dtype) -> int:
     """Size of a prepared matrix."""
-    return matrix.shape[0] * matrix.shape[1] * dtype.itemsize
+    n, m = matrix.shape
+    return n * m * EXACT.itemsize if dtype == EXACT else coarse_bytes(n, m, dtype)

@@ -38,6 +38,8 @@ def unit_columns(matrix: Tensor, dtype: torch.dtype, device: torch.device | str 
         if not bool(torch.isfinite(peaks).all()):
             raise ValueError("holds NaN or infinity")
         nonzero = peaks.squeeze(1) > 0
+        if not bool(nonzero.any()):
+            continue
         if not bool(nonzero.all()):
             rows, peaks = rows[nonzero], peaks[nonzero]
         rows = (rows / peaks).to(dtype)
@@ -65,26 +67,17 @@ class Tile:
     """A buffer that products of at most ``rows`` by ``rows`` neurons share: fresh memory costs more than the sums.
 
     Attributes:
-        buffer: rows^2 elements, of the neurons' dtype or, where the device accumulates bfloat16 into it, float32.
+        buffer: rows^2 elements of the neurons' dtype.
         rows: of each side.
-        watch: is shown every two sides and their products.
     """
 
     buffer: Tensor
     rows: int
-    watch: Callable[[Tensor, Tensor, Tensor], None] | None = None
 
     def absolute_cosines(self, left: Tensor, right: Tensor) -> Tensor:
         """|left right'| for two sets of unit rows, valid until the next call."""
         tile = self.buffer[: len(left) * len(right)].view(len(left), len(right))
-        if tile.dtype == left.dtype:
-            torch.mm(left, right.T, out=tile)
-        else:
-            torch.mm(left, right.T, out_dtype=tile.dtype, out=tile)
-        tile.abs_()
-        if self.watch is not None:
-            self.watch(left, right, tile)
-        return tile
+        return torch.mm(left, right.T, out=tile).abs_()
 
 
 Matches = Callable[[Tensor, Tensor, Tile], tuple[Tensor, Tensor]]
@@ -101,16 +94,14 @@ def best_matches(neurons_x: Tensor, neurons_y: Tensor, tile: Tile) -> tuple[Tens
     Returns:
         s_X (m_x,) and s_Y (m_y,), at most 1, in the dtype of the tile.
     """
-    # Non-negative floats are ordered like their bits, and torch reduces 16-bit integers far faster than bfloat16.
-    bits = {torch.bfloat16: torch.int16}.get(tile.buffer.dtype, tile.buffer.dtype)
-    best_x = torch.zeros(len(neurons_x), dtype=bits, device=neurons_x.device)
-    best_y = torch.zeros(len(neurons_y), dtype=bits, device=neurons_y.device)
+    best_x = torch.zeros(len(neurons_x), dtype=tile.buffer.dtype, device=neurons_x.device)
+    best_y = torch.zeros(len(neurons_y), dtype=tile.buffer.dtype, device=neurons_y.device)
     for left, into_x in zip(neurons_x.split(tile.rows), best_x.split(tile.rows), strict=True):
         for right, into_y in zip(neurons_y.split(tile.rows), best_y.split(tile.rows), strict=True):
-            cosines = tile.absolute_cosines(left, right).view(bits)
+            cosines = tile.absolute_cosines(left, right)
             torch.maximum(into_x, cosines.amax(1), out=into_x)
             torch.maximum(into_y, cosines.amax(0), out=into_y)
-    return best_x.view(tile.buffer.dtype).clamp_(max=1), best_y.view(tile.buffer.dtype).clamp_(max=1)
+    return best_x.clamp_(max=1), best_y.clamp_(max=1)
 
 
 def mean_matches(neurons_x: Tensor, neurons_y: Tensor, tile: Tile) -> tuple[Tensor, Tensor]:

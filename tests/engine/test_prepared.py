@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from in_memory import InMemory
 
 from docs_sim.engine.plan import pair_order
-from docs_sim.engine.prepared import PreparedMatrices
+from docs_sim.engine.prepared import PreparedMatrices, unit_bytes
 from docs_sim.errors import InputError
 
 CPU = torch.device("cpu")
@@ -22,7 +22,7 @@ def run_plan(count: int, capacity: int) -> int:
     for step, pair in enumerate(plan):
         x, y = prepared.pair(pair, torch.float32, step)
         assert x.rows.shape == y.rows.shape == (4, 3)
-        assert sum(kept.rows.nbytes for kept in prepared._kept.values()) <= max(2, capacity) * BYTES
+        assert sum(kept.nbytes for kept in prepared._kept.values()) <= max(2, capacity) * BYTES
     assert prepared.loads == sum(matrix.loads for matrix in matrices)
     return prepared.loads
 
@@ -41,6 +41,13 @@ def test_a_budget_below_two_matrices_still_works() -> None:
     x, y = prepared.pair((0, 2), torch.float32, 1)
     assert len(x.rows) == len(y.rows) == 4
     assert prepared.loads == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bfloat16, torch.float32], ids=str)
+def test_what_is_kept_takes_what_was_planned(dtype: torch.dtype) -> None:
+    matrix = InMemory(torch.randn(64, 500))
+    x, _ = PreparedMatrices([matrix, matrix], CPU, 10**9, [(0, 1)]).pair((0, 1), dtype, 0)
+    assert x.nbytes == unit_bytes(matrix, dtype)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
