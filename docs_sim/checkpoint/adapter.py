@@ -87,7 +87,7 @@ class _Base:
         return _number(parts) == len(parts) and not any(name.startswith(f"{parts[0]}.") for name in self.tensors)
 
     def experts(self, module: str, name: str) -> list[str]:
-        """The tensors ``name`` of the experts of a module, where each has its own; files may call the block otherwise."""
+        """The tensors ``name`` of the experts of a module, where each has its own; the block has two names."""
         above, _, container = module.rpartition(".")
         for block in (above, f"{above.rpartition('.')[0]}.block_sparse_moe"):
             numbered = (self.called(f"{block}.{container}.{expert}.{name}.weight") for expert in count())
