@@ -325,6 +325,25 @@ def test_processes_that_fetch_at_once_lose_nothing(hub, run, tmp_path):
     assert json.loads(sparse.with_suffix(".ranges").read_text()) == [[0, len(content)]]
 
 
+NOTE = """
+import sys
+from pathlib import Path
+from docs_sim.checkpoint.remote import Address, RemoteFile
+address = Address("http://127.0.0.1:9", {})
+remote = RemoteFile(address, "file", 2000, Path(sys.argv[1]), lambda: address, lambda count: None)
+with remote._sparse() as file:
+    for begin in range(int(sys.argv[2]), 2000, 8):
+        remote._note(file, begin, begin + 1)
+"""
+
+
+def test_processes_that_note_at_once_lose_nothing(run, tmp_path):
+    processes = [run.begun("-c", NOTE, str(tmp_path / "sparse"), str(2 * number)) for number in range(4)]
+    assert [process.wait() for process in processes] == [0] * 4
+    noted = json.loads((tmp_path / "sparse.ranges").read_text())
+    assert noted == [[begin, begin + 1] for begin in range(0, 2000, 2)]
+
+
 def test_bytes_are_on_the_disk_before_the_list_vouches_for_them(tmp_path, monkeypatch):
     done = []
     monkeypatch.setattr(os, "fsync", lambda file: done.append("synced"))
