@@ -123,8 +123,7 @@ class WeightMatrix:
             part.tensor.check_readable()
 
     def load(self) -> "Tensor":
-        """The matrix (n, m): a view of the mapped file, or a copy where that holds it in pieces, packed, or without the
-        update of an adapter.
+        """The matrix (n, m): a view of the mapped file, or a copy of what lies in pieces, is packed, or is adapted.
 
         Raises:
             InputError: if the file has changed or holds a storage type that is not dequantized.
