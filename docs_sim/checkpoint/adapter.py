@@ -72,14 +72,13 @@ class _Base:
 
     def target(self, wanted: str, adapter: _Adapter) -> str:
         """The one tensor that ``wanted`` is."""
-        found = self.called(wanted)
+        found, parts = self.called(wanted), wanted.split(".")
         if len(found) == 1:
             return found[0]
-        module = wanted.removesuffix(".weight")
-        tied = (
-            "; if it is tied to the embedding, merge it with peft first" if not set(wanted) & set("0123456789") else ""
-        )
-        raise InputError(f"{adapter.name}: does not fit this base, which has no {shown(module)}{tied}")
+        tied = "" if _number(parts) < len(parts) else "; if it is tied to the embedding, merge it with peft first"
+        many = f" ({len(found)} tensors might be it)" if found else ""
+        module = shown(wanted.removesuffix(".weight"))
+        raise InputError(f"{adapter.name}: does not fit this base, which has no {module}{many or tied}")
 
     def lacks(self, wanted: str) -> bool:
         """Whether it is of a module beside those of the base, and in no layer."""

@@ -53,7 +53,9 @@ def _matching(pattern: str, paths: list[str], name: str) -> list[str]:
             timeout=_SECONDS,
             check=True,
         )
-    except subprocess.TimeoutExpired as error:
-        raise InputError(f"{name}: matching its patterns takes too long; write them more simply") from error
+    except (subprocess.SubprocessError, OSError) as error:  # the limit, or one of the expressions themselves
+        raise InputError(
+            f"{name}: its patterns cannot be matched ({type(error).__name__}); write them more simply"
+        ) from error
     found: list[str] = json.loads(ended.stdout)
     return found

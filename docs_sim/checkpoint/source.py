@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from docs_sim.checkpoint.hub import cached_snapshot
-from docs_sim.checkpoint.remote import Repository, UnreachableError, cache_directory, is_offline, open_repository
+from docs_sim.checkpoint.repository import Repository, UnreachableError, cache_directory, is_offline, open_repository
 from docs_sim.errors import InputError, shown
 
 BUILT_IN = {

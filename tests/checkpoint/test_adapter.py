@@ -184,7 +184,7 @@ def test_pattern_that_never_ends_is_refused(adapter, monkeypatch):
     path, base, _ = adapter(*ADAPTERS["plain"])
     rename(path, "base_model.model.", f"base_model.model.{'a' * 40}.")
     change(path, alpha_pattern={"(a+)+!": 1})
-    with pytest.raises(InputError, match="takes too long"):
+    with pytest.raises(InputError, match="TimeoutExpired"):
         open_checkpoint(f"{path}+{base}")
 
 
