@@ -25,7 +25,11 @@ _PIECE = re.compile(
 )
 _SAVED = re.compile(r"base_model\.model\.(?P<name>.+?)(?:\.modules_to_save)?\.(?P<kind>weight|bias)")
 # What transformers stacks when it loads a model -> what it joins for that, in the names of the files.
-_APART = {"gate_up_proj": (("gate_proj", "up_proj"), ("w1", "w3")), "down_proj": (("down_proj",), ("w2",))}
+_APART = {
+    "gate_up_proj": (("gate_proj", "up_proj"), ("w1", "w3"), ("fc1", "fc3")),
+    "up_proj": (("up_proj",),),
+    "down_proj": (("down_proj",), ("w2",), ("fc2",)),
+}
 _OUT_OF_REACH = ("layer_replication", "use_qalora", "trainable_token_indices", "megatron_config")
 
 

@@ -39,6 +39,18 @@ BASES = {
     "mixtral": lambda: transformers.MixtralForCausalLM(
         transformers.MixtralConfig(**SIZES, num_key_value_heads=2, num_local_experts=3, num_experts_per_tok=1)
     ),
+    "nemotron_h": lambda: transformers.NemotronHForCausalLM(
+        transformers.NemotronHConfig(
+            **{name: size for name, size in SIZES.items() if name != "num_hidden_layers"},
+            num_key_value_heads=2,
+            head_dim=8,
+            layers_block_type=["attention", "moe"],
+            n_routed_experts=3,
+            num_experts_per_tok=1,
+            moe_intermediate_size=10,
+            moe_shared_expert_intermediate_size=10,
+        )
+    ),
     "classifier": lambda: transformers.LlamaForSequenceClassification(
         transformers.LlamaConfig(**SIZES, num_key_value_heads=2, pad_token_id=0)
     ),
@@ -74,6 +86,10 @@ ADAPTERS = {
         {"target_modules": ["q_proj"], "target_parameters": ["mlp.experts.gate_up_proj"]},
     ),
     "down of experts": ("mixtral", {"target_modules": ["q_proj"], "target_parameters": ["mlp.experts.down_proj"]}),
+    "experts without a gate": (
+        "nemotron_h",
+        {"target_modules": ["q_proj"], "target_parameters": ["mixer.experts.up_proj", "mixer.experts.down_proj"]},
+    ),
     "whole head": ("classifier", {"target_modules": ["q_proj"], "modules_to_save": ["score"]}),
     "embedding of a tied head": ("tied", {"target_modules": ["embed_tokens", "k_proj"]}),
     "patterns that choose": (
@@ -208,6 +224,18 @@ def test_patterns_mean_what_they_mean_to_peft():
 
 def peft_matches(pattern: str, path: str) -> bool:
     return peft.utils.other.get_pattern_key([pattern], path) == pattern
+
+
+def test_experts_under_numbered_names(adapter):
+    path, base, merged = adapter("mixtral", {"target_modules": ["q_proj"], **STACKED})
+    names = {"block_sparse_moe": "mlp", "w1": "fc1", "w3": "fc3", "w2": "fc2"}
+
+    def renamed(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {".".join(names.get(part, part) for part in name.split(".")): one for name, one in tensors.items()}
+
+    save_file(renamed(load_file(base / "model.safetensors")), base / "model.safetensors")
+    for name, tensor in open_checkpoint(f"{path}+{base}").tensors.items():
+        torch.testing.assert_close(tensor.load(), renamed(merged)[name], rtol=1e-5, atol=1e-5)
 
 
 def change(path: Path, **changes: object) -> None:
