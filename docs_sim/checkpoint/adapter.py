@@ -3,11 +3,13 @@
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count, takewhile
 from typing import TYPE_CHECKING, Any
 
+from docs_sim.checkpoint.patterns import by_pattern
 from docs_sim.checkpoint.stored import StoredTensor
 from docs_sim.errors import InputError, shown
 
@@ -22,15 +24,23 @@ _PIECE = re.compile(
     r"(?P<piece>lora_A|lora_B|lora_embedding_A|lora_embedding_B|lora_magnitude_vector)(?:\.weight|\.default)*"
 )
 _SAVED = re.compile(r"base_model\.model\.(?P<name>.+?)(?:\.modules_to_save)?\.(?P<kind>weight|bias)")
+# What transformers stacks when it loads a model -> what it joins for that, in the names of the files.
+_APART = {
+    "gate_up_proj": (("gate_proj", "up_proj"), ("w1", "w3"), ("fc1", "fc3")),
+    "up_proj": (("up_proj",),),
+    "down_proj": (("down_proj",), ("w2",), ("fc2",)),
+}
 _OUT_OF_REACH = ("layer_replication", "use_qalora", "trainable_token_indices", "megatron_config")
 
 
 @dataclass(frozen=True)
 class _Adapter:
-    """What an adapter calls itself in messages, and the content of its config."""
+    """What an adapter calls itself in messages, the content of its config, and what its patterns say of modules."""
 
     name: str
     config: Mapping[str, Any]
+    ranks: Mapping[str, object]
+    alphas: Mapping[str, object]
 
     def misfit(self, module: str, stored: StoredTensor, shape: tuple[int, ...]) -> InputError:
         return InputError(
@@ -38,24 +48,14 @@ class _Adapter:
         )
 
     def scaling(self, path: str, rank: int) -> float:
-        """lora_alpha / r, or over its root; patterns are matched as PEFT does."""
-        stated = _of_pattern(self.config.get("rank_pattern"), path, self.config.get("r", 8))
-        alpha = _of_pattern(self.config.get("alpha_pattern"), path, self.config.get("lora_alpha", 8))
+        """lora_alpha / r, or over its root."""
+        stated = self.ranks.get(path, self.config.get("r", 8))
+        alpha = self.alphas.get(path, self.config.get("lora_alpha", 8))
         if stated != rank:
             raise InputError(f"{self.name}: {shown(path)} has rank {rank}, and {shown(stated)} by {_CONFIG}")
         if not isinstance(alpha, int | float) or not abs(alpha) < _LARGEST_ALPHA:
             raise InputError(f"{self.name}: lora_alpha of {shown(path)} is {shown(alpha)}")
         return float(alpha) / (math.sqrt(rank) if self.config.get("use_rslora") else rank)
-
-
-def _of_pattern(patterns: object, path: str, default: object) -> object:
-    for pattern, value in patterns.items() if isinstance(patterns, Mapping) else ():
-        try:
-            if re.match(rf"(.*\.)?({pattern})$", path):
-                return value
-        except re.error:
-            continue
-    return default
 
 
 @dataclass(frozen=True)
@@ -65,19 +65,44 @@ class _Base:
     tensors: dict[str, StoredTensor]
     by_ending: Mapping[str, list[str]]
 
-    def target(self, wanted: str, adapter: _Adapter) -> str:
-        """The tensor that is called ``wanted``, whatever either side has in front."""
+    def called(self, wanted: str) -> list[str]:
+        """The tensors that ``wanted`` may be, whatever either side has in front."""
         parts = wanted.split(".")
-        layer = next((place for place, part in enumerate(parts) if part.isdecimal()), len(parts))
-        for start in range(min(layer, len(parts) - 1)):  # what is in front may differ, the number of the layer not
+        for start in range(min(_number(parts), len(parts) - 1)):  # what is in front may differ, the number not
             found = self.by_ending.get(".".join(parts[start:]), [])
-            exact = [name for name in found if name == wanted] or found
-            if len(exact) == 1:
-                return exact[0]
             if found:
-                break
-        module = wanted.removesuffix(".weight")
-        raise InputError(f"{adapter.name}: does not fit this base, which has no {shown(module)}")
+                return [wanted] if wanted in found else found
+        return []
+
+    def target(self, wanted: str, adapter: _Adapter) -> str:
+        """The one tensor that ``wanted`` is."""
+        found, parts = self.called(wanted), wanted.split(".")
+        if len(found) == 1:
+            return found[0]
+        tied = "" if _number(parts) < len(parts) else "; if it is tied to the embedding, merge it with peft first"
+        many = f" ({len(found)} tensors might be it)" if found else ""
+        module = shown(wanted.removesuffix(".weight"))
+        raise InputError(f"{adapter.name}: does not fit this base, which has no {module}{many or tied}")
+
+    def lacks(self, wanted: str) -> bool:
+        """Whether it is of a module beside those of the base, and in no layer."""
+        parts = wanted.split(".")
+        return _number(parts) == len(parts) and not any(name.startswith(f"{parts[0]}.") for name in self.tensors)
+
+    def experts(self, module: str, name: str) -> list[str]:
+        """The tensors ``name`` of the experts of a module, where each has its own; the block has two names."""
+        above, _, container = module.rpartition(".")
+        for block in (above, f"{above.rpartition('.')[0]}.block_sparse_moe"):
+            numbered = (self.called(f"{block}.{container}.{expert}.{name}.weight") for expert in count())
+            found = [one[0] for one in takewhile(lambda one: len(one) == 1, numbered)]
+            if found:
+                return found
+        return []
+
+
+def _number(parts: Sequence[str]) -> int:
+    """Where the number of the layer stands."""
+    return next((place for place, part in enumerate(parts) if part.isdecimal()), len(parts))
 
 
 def adapted(
@@ -94,51 +119,72 @@ def adapted(
     Raises:
         InputError: if it is no LoRA adapter, or does not fit the base; the first module is named.
     """
-    adapter, merged = _Adapter(name, config), _Base(dict(base), _by_ending(base))
-    _check_kind(adapter)
+    _check_kind(name, config)
+    merged = _Base(dict(base), _by_ending(base))
     modules: dict[str, dict[str, StoredTensor]] = defaultdict(dict)
+    whole: dict[str, StoredTensor] = {}
     for key, tensor in tensors.items():
         piece, saved = _PIECE.fullmatch(key), _SAVED.fullmatch(key)
         if piece is not None:
             modules[piece["module"]][piece["piece"]] = tensor
-        elif saved is None:
+        elif saved is not None:
+            whole[f"{saved['name'].removesuffix('.base_layer')}.{saved['kind']}"] = tensor
+        else:
             raise InputError(f"{name}: {shown(key)} is no part of a LoRA adapter; merge it with peft first")
-        elif saved["kind"] == "weight":
-            _replace(merged, adapter, saved["name"].removesuffix(".base_layer"), tensor)
+    paths = [*map(_path, modules), *(one for module in modules for one in _parameters(config, _path(module)))]
+    ranks, alphas = (by_pattern(config.get(f"{kind}_pattern"), paths, name) for kind in ("rank", "alpha"))
+    adapter = _Adapter(name, config, ranks, alphas)
+    for wanted, tensor in whole.items():
+        _replace(merged, adapter, wanted, tensor)
     for module, pieces in modules.items():
         _adapt(merged, adapter, module, pieces)
     return merged.tensors
 
 
-def _check_kind(adapter: _Adapter) -> None:
-    kind = adapter.config.get("peft_type")
+def _path(module: str) -> str:
+    return module.replace(".base_layer", "")
+
+
+def _parameters(config: Mapping[str, Any], path: str) -> list[str]:
+    """The target parameters, such as ``mlp.experts.gate_up_proj``, that are of this module."""
+    named = config.get("target_parameters")
+    pairs = [str(one).rpartition(".") for one in (named if isinstance(named, list) else ())]
+    return [f"{path}.{parameter}" for of, _, parameter in pairs if of and f".{path}".endswith(f".{of}")]
+
+
+def _check_kind(name: str, config: Mapping[str, Any]) -> None:
+    kind = config.get("peft_type")
     if str(kind).upper() != "LORA":
-        raise InputError(f"{adapter.name}: is a {shown(kind)} adapter; only LORA is read: merge it with peft first")
-    initial = str(adapter.config.get("init_lora_weights")).lower()
+        raise InputError(f"{name}: is a {shown(kind)} adapter; only LORA is read: merge it with peft first")
+    initial = str(config.get("init_lora_weights")).lower()
     if initial.startswith(_CHANGE_THE_BASE):
         raise InputError(
-            f"{adapter.name}: was begun as {initial}, which changes the base; convert it with peft "
+            f"{name}: was begun as {initial}, which changes the base; convert it with peft "
             "(save_pretrained with path_initial_model_for_weight_conversion) or merge it first"
         )
-    beyond = [key for key in _OUT_OF_REACH if adapter.config.get(key)]
+    beyond = [key for key in _OUT_OF_REACH if config.get(key)]
     if beyond:
-        raise InputError(f"{adapter.name}: uses {beyond[0]}, which is not read; merge it with peft first")
+        raise InputError(f"{name}: uses {beyond[0]}, which is not read; merge it with peft first")
 
 
 def _by_ending(base: Mapping[str, StoredTensor]) -> dict[str, list[str]]:
+    """Only what holds the number of the layer, if there is one, is the name of the same thing."""
     endings: dict[str, list[str]] = defaultdict(list)
     for name in base:
         parts = name.split(".")
-        for start in range(len(parts)):
+        for start in range(min(_number(parts) + 1, len(parts))):
             endings[".".join(parts[start:])].append(name)
     return endings
 
 
-def _replace(base: _Base, adapter: _Adapter, module: str, tensor: StoredTensor) -> None:
-    """A whole tensor that was trained: modules_to_save."""
-    target = base.target(f"{module}.weight", adapter)
+def _replace(base: _Base, adapter: _Adapter, wanted: str, tensor: StoredTensor) -> None:
+    """A whole tensor that was trained (modules_to_save); a head may be one that the base does not have."""
+    if not base.called(wanted) and base.lacks(wanted):
+        base.tensors[wanted] = replace(tensor, name=wanted)
+        return
+    target = base.target(wanted, adapter)
     if tensor.shape != base.tensors[target].shape:
-        raise adapter.misfit(module, base.tensors[target], tensor.shape)
+        raise adapter.misfit(wanted.removesuffix(".weight"), base.tensors[target], tensor.shape)
     base.tensors[target] = replace(tensor, name=target)
 
 
@@ -171,12 +217,10 @@ def _adapt(base: _Base, adapter: _Adapter, module: str, pieces: Mapping[str, Sto
         raise InputError(f"{adapter.name}: lora_A and lora_B of {shown(module)} are {down.shape} and {up.shape}")
     for piece in pieces.values():
         piece.check_readable()
-    path = module.replace(".base_layer", "")
-    parameters = adapter.config.get("target_parameters")
-    parameters = parameters if isinstance(parameters, list) else []
-    stacked = [str(parameter).rpartition(".")[2] for parameter in parameters if _names(str(parameter), path)]
+    path = _path(module)
+    stacked = _parameters(adapter.config, path)
     if stacked:
-        _adapt_experts(base, adapter, [f"{path}.{parameter}" for parameter in stacked], down, up)
+        _adapt_experts(base, adapter, stacked, down, up)
         return
     target = base.target(f"{path}.weight", adapter)
     stored = base.tensors[target]
@@ -207,16 +251,14 @@ def _merged(stored: StoredTensor, update: _Update, begin: int, end: int) -> "Ten
     return (merged.T if update.turned else merged)[begin:end]
 
 
-def _names(parameter: str, path: str) -> bool:
-    """Whether a target parameter, such as ``mlp.experts.gate_up_proj``, is one of this module."""
-    module = parameter.rpartition(".")[0]
-    return bool(module) and (path == module or path.endswith(f".{module}"))
-
-
 def _adapt_experts(base: _Base, adapter: _Adapter, names: list[str], down: StoredTensor, up: StoredTensor) -> None:
     """Stacked experts: lora_A (E r, in), lora_B (out, r E); which parameter is meant follows from the shapes."""
     shape = (up.shape[0], down.shape[1])
     for name in names:
+        if not base.called(name):
+            if _adapt_each(base, adapter, name, down, up):
+                return
+            continue
         target = base.target(name, adapter)
         stored = base.tensors[target]
         if len(stored.shape) != 3 or down.shape[0] % stored.shape[0] or up.shape[1] != down.shape[0]:
@@ -227,7 +269,46 @@ def _adapt_experts(base: _Base, adapter: _Adapter, names: list[str], down: Store
         update = _Update(down, up, None, scaling, turned=shape != stored.shape[1:])
         base.tensors[target] = replace(stored, read=partial(_merged_experts, stored, update))
         return
-    raise InputError(f"{adapter.name}: does not fit this base: the shapes of {' and '.join(names)} are others")
+    raise InputError(
+        f"{adapter.name}: does not fit this base, which has no {' or '.join(map(shown, names))} of such a shape"
+    )
+
+
+def _adapt_each(base: _Base, adapter: _Adapter, name: str, down: StoredTensor, up: StoredTensor) -> bool:
+    """The same where the base stores each expert by itself, and gate and up apart; False if it does not fit."""
+    module, _, parameter = name.rpartition(".")
+    for pieces in _APART.get(parameter, ()):
+        groups = [base.experts(module, piece) for piece in pieces]
+        experts, each = len(groups[0]), (up.shape[0] / len(pieces), down.shape[1])
+        if not experts or any(len(group) != experts for group in groups):
+            continue
+        if up.shape[1] != down.shape[0] or down.shape[0] % experts:
+            continue
+        if any(base.tensors[target].shape != each for group in groups for target in group):
+            continue
+        whole = _Update(down, up, None, adapter.scaling(name, down.shape[0] // experts), turned=False)
+        for place, group in enumerate(groups):
+            for expert, target in enumerate(group):
+                stored = base.tensors[target]
+                rows = range(place * stored.shape[0], (place + 1) * stored.shape[0])
+                update = _of_expert(whole, expert, experts, rows)
+                base.tensors[target] = replace(stored, read=partial(_merged, stored, update))
+        return True
+    return False
+
+
+def _of_expert(whole: _Update, expert: int, experts: int, rows: range) -> _Update:
+    """The update of one expert, and of these of its rows: lora_A is (E, r, in), lora_B (out, r, E)."""
+    rank = whole.down.shape[0] // experts
+
+    def read_down(begin: int, end: int) -> "Tensor":
+        return whole.down.read(expert * rank + begin, expert * rank + end)
+
+    def read_up(begin: int, end: int) -> "Tensor":
+        return whole.up.read(rows.start + begin, rows.start + end)[:, expert::experts]
+
+    down = replace(whole.down, shape=(rank, whole.down.shape[1]), read=read_down)
+    return replace(whole, down=down, up=replace(whole.up, shape=(len(rows), rank), read=read_up))
 
 
 def _merged_experts(stored: StoredTensor, update: _Update, begin: int, end: int) -> "Tensor":

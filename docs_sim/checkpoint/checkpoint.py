@@ -13,7 +13,7 @@ from docs_sim.checkpoint.layout import Layout, read_layout
 from docs_sim.checkpoint.matrix import WeightMatrix
 from docs_sim.checkpoint.matrix_names import canonical_name
 from docs_sim.checkpoint.naming import TOWERS, Unnamed, closest_names, name_tensors
-from docs_sim.checkpoint.reader import read_files, read_json, read_safetensors
+from docs_sim.checkpoint.reader import read_adapter, read_files
 from docs_sim.checkpoint.source import Source, find_adapter, find_source, split_adapter
 from docs_sim.checkpoint.stored import StoredTensor
 from docs_sim.errors import InputError, shown
@@ -64,7 +64,7 @@ class Checkpoint:
             "name": self.name,
             "source": str(self.source.weights),
             "revision": self.source.revision,
-            "adapter": None if self.source.adapter is None else str(self.source.adapter),
+            "adapter": None if self.source.adapter is None else str(self.source.adapter.weights),
             "architecture": self.architecture,
         }
 
@@ -105,7 +105,7 @@ def open_checkpoint(
     Args:
         model: a built-in name (``demo``, ``demo-tuned``, ``demo-moe``), a directory, a ``.safetensors`` or ``.gguf``
             file, a Hub id (``org/name``), a short alias (``llama-3.1-8b``), or ``ADAPTER+BASE``.
-        revision: branch, tag or commit of a Hub id.
+        revision: branch, tag or commit of a Hub id; of the base, where there is an adapter.
         offline: whether to do without the network, which is used only for a Hub id that is not in the cache.
         tower: of a multimodal model: ``language``, ``vision`` or ``audio``.
         layout: a TOML file that says how this model names its tensors; the built-in layouts if None.
@@ -122,16 +122,17 @@ def open_checkpoint(
     known = None if layout is None else [read_layout(Path(layout))]
     adapter, base = split_adapter(model)
     source = find_source(base, revision, offline=offline)
-    with _no_collection():
-        return _open(source, adapter, tower, known)
-
-
-def _open(source: Source, adapter: str | None, tower: str, known: Sequence[Layout] | None) -> Checkpoint:
-    tensors, config = read_files(source)
     if adapter is not None:
-        weights, settings = find_adapter(adapter)
-        tensors = adapted(tensors, read_safetensors(weights), read_json(settings), weights.parent.name)
-        source = replace(source, name=f"{weights.parent.name}+{source.name}", adapter=weights)
+        found = find_adapter(adapter, offline=offline)
+        source = replace(source, name=f"{found.name}+{source.name}", adapter=found)
+    with _no_collection():
+        return _open(source, tower, known)
+
+
+def _open(source: Source, tower: str, known: Sequence[Layout] | None) -> Checkpoint:
+    tensors, config = read_files(source)
+    if source.adapter is not None:
+        tensors = adapted(tensors, *read_adapter(source.adapter), source.adapter.name)
     naming = name_tensors(tensors, config, tower, known)
     if tower != "language" and not naming.matrices:
         raise InputError(f"{source.name}: has no {tower} tower; it has {', '.join(naming.towers) or 'none'}")

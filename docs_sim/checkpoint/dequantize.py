@@ -5,7 +5,7 @@ endings that it needs, and a function that says what the whole is. Anything pack
 The arithmetic, on torch tensors, is in ``unpack``.
 """
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Pieces = Mapping[str, StoredTensor]  # ending -> tensor
 Config = Mapping[str, Any]  # quantization_config
 
+_FP8 = ("F8_E4M3", "F8_E5M2")
 _INTEGER_BITS = (4, 8, 3, 2, 5, 6, 7)  # the usual ones first: few inputs cannot tell all apart
 
 
@@ -85,11 +86,14 @@ def dequantized(tensors: Mapping[str, StoredTensor], config: Mapping[str, Any]) 
 
 
 def _settings(config: Mapping[str, Any]) -> Config:
-    nested = [config.get(part) for part in ("text_config", "llm_config", "language_config")]
-    for place in (config, *(part for part in nested if isinstance(part, dict))):
+    """The outermost quantization_config: parts of a multimodal model have configs of their own, under many names."""
+    places = deque([config])
+    while places:
+        place = places.popleft()
         settings = place.get("quantization_config")
         if isinstance(settings, dict):
             return settings
+        places += [part for part in place.values() if isinstance(part, dict)]
     return {}
 
 
@@ -97,11 +101,9 @@ def _by_base(tensors: Mapping[str, StoredTensor]) -> dict[str, dict[str, StoredT
     """Beginning of the name -> ending -> tensor, for all that may be part of a quantized weight."""
     by_base: dict[str, dict[str, StoredTensor]] = defaultdict(dict)
     marked = {
-        name.removesuffix(ending)
+        name.removesuffix(next(ending for ending in _MARKS if name.endswith(ending)))
         for name in tensors
         if name.endswith(_MARKS)
-        for ending in _MARKS
-        if name.endswith(ending)
     }
     if not marked:
         return {}
@@ -148,6 +150,8 @@ def _raw(tensor: StoredTensor) -> "Tensor":
 def _scaled(weight: str, scale: str, pieces: Pieces, config: Config) -> Whole | None:
     """One number a weight, times a scale for the tensor, each row, or each block."""
     stored, scales = pieces[weight], pieces[scale]
+    if len(stored.shape) == 3 and stored.dtype in _FP8:
+        return _scaled_stack(weight, scale, pieces, config)
     if len(stored.shape) != 2 or len(scales.shape) > 2:
         return None
     grid = scales.shape if len(scales.shape) == 2 else (prod(scales.shape), 1)
@@ -165,7 +169,26 @@ def _scaled(weight: str, scale: str, pieces: Pieces, config: Config) -> Whole | 
         return scaled(stored.read(begin, end), _raw(scales), sizes, begin, None if zero is None else _raw(zero))
 
     kind = "FP8" if stored.dtype.startswith("F8") else "INT8"
-    return Whole(stored.shape, f"{kind} ({_scale_words(grid)})", read)
+    return Whole(stored.shape, f"{kind} ({_scale_words(grid)})", read, weight)
+
+
+def _scaled_stack(weight: str, scale: str, pieces: Pieces, config: Config) -> Whole | None:
+    """The same for stacked experts (E, out, in) or (E, in, out), with scales (E, ...) or one."""
+    stored, scales = pieces[weight], pieces[scale]
+    grid = {0: (1, 1), 1: (1, 1), 3: scales.shape[1:]}.get(len(scales.shape))
+    if grid is None or (prod(scales.shape) != 1 and scales.shape[0] != stored.shape[0]):
+        return None
+    sizes = _block_sizes(stored.shape[1:], grid, _stated_block(config))
+    if sizes is None or grid != tuple(-(-size // step) for size, step in zip(stored.shape[1:], sizes, strict=True)):
+        return None
+
+    def read(begin: int, end: int) -> "Tensor":
+        from docs_sim.checkpoint.unpack import scaled_stack
+
+        codes = stored.read(begin, end)
+        return scaled_stack(codes, _raw(scales) if prod(scales.shape) == 1 else scales.read(begin, end), sizes)
+
+    return Whole(stored.shape, f"FP8 ({_scale_words(grid)})", read, weight)
 
 
 def _stated_block(config: Config) -> tuple[int, ...] | None:
@@ -188,8 +211,8 @@ def _block_sizes(
     shape: tuple[int, ...], grid: tuple[int, ...], stated: tuple[int, ...] | None
 ) -> tuple[int, ...] | None:
     """As the config states them, or as the scales tell where they divide the weight; None if nothing tells."""
-    if prod(grid) == 1 or grid == (shape[0], 1):
-        return (-(-shape[0] // grid[0]), shape[1])
+    if prod(grid) == 1 or grid in ((shape[0], 1), (1, shape[1])):
+        return (-(-shape[0] // grid[0]), -(-shape[1] // grid[1]))
     if stated is not None:
         return stated
     if 0 in grid or any(size % count for size, count in zip(shape, grid, strict=True)):
@@ -198,7 +221,7 @@ def _block_sizes(
 
 
 def _scale_words(grid: tuple[int, ...]) -> str:
-    return "one scale" if prod(grid) == 1 else "scales of rows" if grid[1] == 1 else "scales of blocks"
+    return "one scale" if prod(grid) == 1 else "scales of rows" if 1 in grid else "scales of blocks"
 
 
 def _row_scaled(pieces: Pieces, _config: Config) -> Whole | None:
@@ -323,12 +346,12 @@ def _mxfp4_experts(pieces: Pieces, _config: Config) -> Whole | None:
     return Whole((experts, groups * half * 2, out), "MXFP4", read, weight="")
 
 
-_FP8 = ("F8_E4M3", "F8_E5M2")
 FORMATS = (
     Format({".weight": _FP8, ".weight_scale_inv": ()}, partial(_scaled, ".weight", ".weight_scale_inv")),
     Format({".weight": _FP8, ".weight_scale": ()}, partial(_scaled, ".weight", ".weight_scale")),
     Format({".weight": _FP8, ".scale": ()}, partial(_scaled, ".weight", ".scale")),
     Format({".weight": _FP8, ".qscale_weight": ()}, partial(_scaled, ".weight", ".qscale_weight")),
+    *(Format({"": _FP8, scale: ()}, partial(_scaled, "", scale)) for scale in ("_scale_inv", "_scale")),
     Format(
         {".weight": ("I8",), ".weight_scale": ()},
         partial(_scaled, ".weight", ".weight_scale"),
@@ -369,6 +392,6 @@ FORMATS = (
     Format({"_blocks": ("U8",), "_scales": ("U8", "F8_E8M0")}, _mxfp4_experts),
 )
 _ENDINGS = tuple(dict.fromkeys(ending for form in FORMATS for ending in (*form.needs, *form.also)))
-_MARKS = tuple(
-    dict.fromkeys(ending for form in FORMATS for ending in form.needs if ending not in (".weight", ".weight.quant_map"))
+_MARKS = tuple(  # the longest first: one may end as another does
+    sorted({ending for form in FORMATS for ending in form.needs} - {"", ".weight", ".weight.quant_map"}, key=len)[::-1]
 )

@@ -58,7 +58,7 @@ def read_gguf_tensors(path: Path) -> tuple[dict[str, StoredTensor], str | None]:
             state = FileState.of(path.stat())
             _check_start(file.read(64), path)
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                infos, values = _Header(content).parse()
+                infos, values = _Header(content, path).parse()
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     except (struct.error, ValueError, KeyError) as error:
@@ -84,11 +84,17 @@ def _check_start(start: bytes, path: Path) -> None:
         raise InputError(f"{path}: is a GGUF file for big-endian machines, which is not read; use the usual one")
 
 
+def _unknown(path: Path, what: str, package: str) -> InputError:
+    """What another download does not mend."""
+    return InputError(f"{path}: {what}; update the package {package}, or convert the model anew")
+
+
 class _Header:
     """Reads the header from its beginning on. Every step goes forward, and none beyond the end of the file."""
 
-    def __init__(self, content: mmap.mmap) -> None:
+    def __init__(self, content: mmap.mmap, path: Path) -> None:
         self._content = content
+        self._path = path
         self._position = len(_MAGIC)
         self._elements = 0
 
@@ -96,11 +102,13 @@ class _Header:
         """The tensors, and the few values that matter.
 
         Raises:
+            InputError: if it is newer than what is known.
             ValueError, struct.error, KeyError: if it is not valid.
         """
         version, tensors, fields = self._take("I"), self._take("Q"), self._take("Q")
         if version not in _VERSIONS:
-            raise ValueError(f"version {version}; {' and '.join(map(str, _VERSIONS))} are read")
+            read = " and ".join(map(str, _VERSIONS))
+            raise _unknown(self._path, f"is of GGUF version {version}, and {read} are read", "docs-sim")
         values: dict[str, Any] = {}
         for _ in range(fields):
             key, kind = self._text(), self._take("I")
@@ -156,7 +164,10 @@ class _Header:
         if count > _MAX_DIMENSIONS:
             raise ValueError(f"tensor {shown(name)} has {count} dimensions")
         inner_first = [self._take("Q") for _ in range(count)]
-        kind = GGMLQuantizationType(self._take("I"))
+        number = self._take("I")
+        if number not in {kind.value for kind in GGML_QUANT_SIZES}:
+            raise _unknown(self._path, f"tensor {shown(name)} is of type {number}, which is not known", "gguf")
+        kind = GGMLQuantizationType(number)
         block, size = GGML_QUANT_SIZES[kind]
         if inner_first and inner_first[0] % block:
             raise ValueError(f"the rows of tensor {shown(name)} are no whole blocks")

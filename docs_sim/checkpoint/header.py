@@ -13,7 +13,7 @@ from docs_sim.errors import InputError, shown
 
 # The same limit as the safetensors library: a longer header is an attack, or not a header.
 MAX_HEADER_BYTES = 100_000_000
-_LENGTH_BYTES = 8
+LENGTH_BYTES = 8
 _MAX_DIMENSIONS = 64  # what torch allows
 _LFS_POINTER = b"version https://git-lfs"
 
@@ -79,13 +79,13 @@ def read_header(path: Path) -> tuple[dict[str, TensorHeader], FileState]:
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
-            start = file.read(max(_LENGTH_BYTES, len(_LFS_POINTER)))
+            start = file.read(max(LENGTH_BYTES, len(_LFS_POINTER)))
             header_bytes = _header_length(start, status.st_size, path)
-            file.seek(_LENGTH_BYTES)
+            file.seek(LENGTH_BYTES)
             header = _parse(file.read(header_bytes), path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    data_start = _LENGTH_BYTES + header_bytes
+    data_start = LENGTH_BYTES + header_bytes
     tensors = {name: _tensor(name, entry, data_start, path) for name, entry in header.items()}
     _check_layout(tensors, data_start, status.st_size, path)
     return tensors, FileState.of(status)
@@ -96,15 +96,14 @@ def _header_length(start: bytes, file_bytes: int, path: Path) -> int:
         raise InputError(f"{path}: the file is empty; download it again")
     if start.startswith(_LFS_POINTER):
         raise InputError(f"{path}: is a Git LFS pointer, not the weights; run `git lfs pull` in that repository")
-    if len(start) < _LENGTH_BYTES:
+    if len(start) < LENGTH_BYTES:
         raise InputError(f"{path}: is not a safetensors file (only {file_bytes} bytes)")
-    length = int(struct.unpack("<Q", start[:_LENGTH_BYTES])[0])
+    length = int(struct.unpack("<Q", start[:LENGTH_BYTES])[0])
     if length > MAX_HEADER_BYTES:
         raise InputError(f"{path}: is not a safetensors file (a header of {length:,} bytes, over {MAX_HEADER_BYTES:,})")
-    if _LENGTH_BYTES + length > file_bytes:
+    if LENGTH_BYTES + length > file_bytes:
         raise InputError(
-            f"{path}: is cut short in its header ({file_bytes:,} of {_LENGTH_BYTES + length:,} bytes); "
-            "download it again"
+            f"{path}: is cut short in its header ({file_bytes:,} of {LENGTH_BYTES + length:,} bytes); download it again"
         )
     return length
 

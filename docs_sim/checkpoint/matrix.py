@@ -50,7 +50,7 @@ class Part:
         return (out if self.rows is None else len(self.rows)), inputs
 
     def load(self) -> "Tensor":
-        """The (out, in) tensor, a view of the file where the storage allows it. Other experts are not read."""
+        """The (out, in) tensor: a view of the file, or a copy of interleaved rows. Other experts are not read."""
         rows = self.rows
         if self.expert is not None:
             each = self.tensor.shape[0] // self.experts
@@ -123,7 +123,7 @@ class WeightMatrix:
             part.tensor.check_readable()
 
     def load(self) -> "Tensor":
-        """The matrix (n, m) as stored, memory-mapped: a view of the file unless parts must be joined or dequantized.
+        """The matrix (n, m): a view of the mapped file, or a copy of what lies in pieces, is packed, or is adapted.
 
         Raises:
             InputError: if the file has changed or holds a storage type that is not dequantized.

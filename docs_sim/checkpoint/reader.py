@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from docs_sim.checkpoint.dequantize import dequantized
+from docs_sim.checkpoint.file_names import stays_inside
 from docs_sim.checkpoint.file_state import FileState
 from docs_sim.checkpoint.gguf import read_gguf_tensors
 from docs_sim.checkpoint.header import FLOATS, TensorHeader, read_header
@@ -33,12 +34,22 @@ def read_files(source: Source) -> tuple[dict[str, StoredTensor], dict[str, Any]]
     if source.weights.suffix == ".gguf":
         tensors, architecture = read_gguf_tensors(source.weights)
         return tensors, {} if architecture is None else {"architectures": [architecture]}
-    if source.weights.name.endswith(".index.json"):
-        tensors = _read_shards(source)
-    else:
-        tensors = read_safetensors(source.weights, _remote_file(source, source.weights.name))
+    tensors = _read_shards(source) if source.weights.name.endswith(".index.json") else _read_one(source)
     config = read_json(path) if (path := source.directory / "config.json").is_file() else {}
     return dequantized(tensors, config), config
+
+
+def read_adapter(source: Source) -> tuple[dict[str, StoredTensor], dict[str, Any]]:
+    """All tensors of a LoRA adapter by name, and its config.
+
+    Raises:
+        InputError: naming the file that is not valid.
+    """
+    return _read_one(source), read_json(source.directory / "adapter_config.json")
+
+
+def _read_one(source: Source) -> dict[str, StoredTensor]:
+    return read_safetensors(source.weights, _remote_file(source, source.weights.name))
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -155,8 +166,6 @@ def _is_file(path: Path) -> bool:
 
 
 def _shard_path(index: Path, shard: str) -> Path:
-    name = PurePosixPath(shard)
-    # Files of the Hugging Face cache are links to elsewhere, so the name is judged and not where it leads.
-    if name.is_absolute() or ".." in name.parts or "\\" in shard or ":" in shard or "\0" in shard:
+    if not stays_inside(shard):
         raise InputError(f"{index}: names a shard outside its directory: {shown(shard)}")
-    return index.parent / name
+    return index.parent / shard

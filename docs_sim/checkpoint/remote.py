@@ -1,10 +1,9 @@
-"""A model on the Hub, read in ranges over HTTP: headers, and then only the bytes of the tensors that are asked for.
+"""A file on a server, read in ranges over HTTP: headers, and then only the bytes of the tensors that are asked for.
 
-What was fetched once is kept in a sparse file of the size of the whole, named by the etag, with a list of the ranges
-that are there; it is never fetched again. Small files go to the ordinary Hugging Face cache.
+What was fetched once is kept in a sparse file of the size of the whole, with a list of the ranges that are there; it is
+never fetched again.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -12,23 +11,31 @@ import threading
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cache
 from http import HTTPStatus
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import BinaryIO
-from urllib.parse import urlsplit
 
+from docs_sim.checkpoint.header import LENGTH_BYTES, MAX_HEADER_BYTES
 from docs_sim.errors import InputError, shown
 
-_CHUNK = 4 << 20  # bytes between two notes of what is there: no more is lost with a connection
+_CHUNK = 16 << 20  # bytes between two notes of what is there: no more is lost with the process
 _ATTEMPTS = 4  # without any progress, after the first
 _PATIENCE = 0.5  # seconds before the second attempt, doubled for each further one
 _PASSING = (408, 429)  # refusals that pass
-_LENGTH_BYTES = 8
-_MAX_HEADER_BYTES = 100_000_000
+_EXPIRED = (401, 403, 404, 410)  # what a server says of an address that was good for some time only
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the bytes of a file are for now, and the headers of every request for them."""
+
+    url: str
+    headers: dict[str, str] = field(repr=False)
 
 
 @dataclass
@@ -36,19 +43,19 @@ class RemoteFile:
     """A file on a server, and the part of it that is on this disk.
 
     Attributes:
-        url: where the bytes are.
+        address: where its bytes are.
         name: for messages.
         size: bytes.
         path: the sparse file.
-        headers: of every request.
+        renewed: asks where its bytes are now.
         arrived: is called with every number of bytes that arrives.
     """
 
-    url: str
+    address: Address
     name: str
     size: int
     path: Path
-    headers: dict[str, str] = field(repr=False)
+    renewed: Callable[[], Address] = field(repr=False)
     arrived: Callable[[int], None] = field(repr=False)
 
     def fetch(self, begin: int, end: int) -> None:
@@ -59,15 +66,18 @@ class RemoteFile:
         """
         with _LOCKS[self.path]:
             for first, last in missing(self._ranges(), begin, min(end, self.size)):
-                self._persist(first, last)
+                try:
+                    self._persist(first, last)
+                except OSError as error:
+                    raise InputError(f"{self.path.parent}: cannot be written: {error.strerror}") from error
 
     def fetch_header(self) -> None:
         """Make sure that the header of a safetensors file is there."""
-        self.fetch(0, _LENGTH_BYTES)
+        self.fetch(0, LENGTH_BYTES)
         with self.path.open("rb") as file:
-            length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-        if length <= _MAX_HEADER_BYTES:  # else the reader of headers refuses it
-            self.fetch(_LENGTH_BYTES, _LENGTH_BYTES + length)
+            length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+        if length <= MAX_HEADER_BYTES:  # else the reader of headers refuses it
+            self.fetch(LENGTH_BYTES, LENGTH_BYTES + length)
 
     @property
     def _list(self) -> Path:
@@ -82,49 +92,75 @@ class RemoteFile:
         except (OSError, ValueError, TypeError):
             return []
 
-    def _note(self, begin: int, end: int) -> None:
+    def _alone(self) -> AbstractContextManager[object]:
+        """Keeps other processes from the list for a moment."""
+        from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
+
+        return WeakFileLock(self.path.with_name(f"{self.path.name}.lock"))
+
+    def _note(self, file: BinaryIO, begin: int, end: int) -> None:
+        """Vouch for [begin, end), which must survive what the list survives."""
+        file.flush()
+        os.fsync(file.fileno())
         temporary = self._list.with_name(f"{self._list.name}.{os.getpid()}")
-        temporary.write_text(json.dumps(merged([*self._ranges(), (begin, end)])), encoding="utf-8")
-        temporary.replace(self._list)
+        with self._alone():
+            temporary.write_text(json.dumps(merged([*self._ranges(), (begin, end)])), encoding="utf-8")
+            temporary.replace(self._list)
 
     def _persist(self, begin: int, end: int) -> None:
         """Fetch [begin, end), going on after a broken connection from where it broke."""
-        attempts, before, reason = 0, None, "nothing arrived"
+        attempts, before, reason, renewed = 0, None, "nothing arrived", False
         while gaps := missing(self._ranges(), begin, end):
             attempts = attempts + 1 if gaps == before else 0
             if attempts > _ATTEMPTS:
                 raise InputError(f"{self.name}: the connection broke ({reason}); run again to go on from there")
             if attempts:
                 time.sleep(_PATIENCE * 2**attempts)
+            renewed = renewed and gaps == before
             before = gaps
             try:
                 self._stream(*gaps[0])
-            except _http_error() as error:
+            except http_error() as error:
                 status = getattr(getattr(error, "response", None), "status_code", 0)
-                if 400 <= status < 500 and status not in _PASSING:
+                reason = type(error).__name__
+                if status in _EXPIRED and not renewed:
+                    self.address, renewed = self.renewed(), True
+                elif 400 <= status < 500 and status not in _PASSING:
                     raise InputError(
                         f"{self.name}: the server refuses ({status}); run again, or log in anew"
                     ) from error
-                reason = type(error).__name__
-            except OSError as error:
-                raise InputError(f"{self.path.parent}: cannot be written: {error.strerror}") from error
 
     def _stream(self, begin: int, end: int) -> None:
         """Fetch [begin, end) as far as the connection holds."""
         from huggingface_hub.utils import get_session, hf_raise_for_status  # type: ignore[attr-defined]
 
-        headers = self.headers | {"Range": f"bytes={begin}-{end - 1}", "Accept-Encoding": "identity"}
-        with get_session().stream("GET", self.url, headers=headers, follow_redirects=True) as response:
+        headers = self.address.headers | {"Range": f"bytes={begin}-{end - 1}", "Accept-Encoding": "identity"}
+        # The HTTP library takes the authorization off where a redirection leads to another origin.
+        with get_session().stream("GET", self.address.url, headers=headers, follow_redirects=True) as response:
             hf_raise_for_status(response)
-            told = response.headers.get("Content-Range", "")
             if response.status_code == HTTPStatus.PARTIAL_CONTENT:
-                if not told.startswith(f"bytes {begin}-"):
-                    raise InputError(f"{self.name}: the server sends other bytes than were asked for ({shown(told)})")
+                end = self._checked(response.headers, begin, end)
             else:
                 warnings.warn(f"{self.name}: the server sends whole files, not ranges", stacklevel=2)
                 begin, end = 0, self.size
+            told = response.headers.get("Content-Length", str(end - begin))
+            if told != str(end - begin) or response.headers.get("Content-Encoding", "identity") != "identity":
+                raise self._other(f"{shown(told)} bytes, not {end - begin}, or packed")
             with self._sparse() as file:
                 self._write(file, begin, end, response.iter_raw())
+
+    def _checked(self, headers: Mapping[str, str], begin: int, end: int) -> int:
+        """Where the range ends that the server sends; it may be shorter than what was asked for."""
+        told = headers.get("Content-Range", "")
+        found = _CONTENT_RANGE.fullmatch(told)
+        if found is None or int(found[1]) != begin or not begin <= int(found[2]) < end:
+            raise self._other(shown(told))
+        if found[3] not in ("*", str(self.size)):
+            raise self._other(f"of a file of {found[3]} bytes, not {self.size}")
+        return int(found[2]) + 1
+
+    def _other(self, told: str) -> InputError:
+        return InputError(f"{self.name}: the server sends other bytes than were asked for ({told}); run again")
 
     def _write(self, file: BinaryIO, begin: int, end: int, chunks: Iterator[bytes]) -> None:
         """Write what arrives, and note it now and then and at the end, which may come early."""
@@ -132,29 +168,29 @@ class RemoteFile:
         position = noted = begin
         try:
             for chunk in chunks:
-                kept = chunk[: end - position]
-                file.write(kept)
-                position += len(kept)
+                if position + len(chunk) > end:
+                    raise self._other("more than that")
+                file.write(chunk)
+                position += len(chunk)
                 self.arrived(len(chunk))
                 if position - noted >= _CHUNK:
-                    file.flush()
-                    self._note(begin, position)
+                    self._note(file, begin, position)
                     noted = position
         finally:
-            file.flush()
-            self._note(begin, position)
+            self._note(file, begin, position)
 
     def _sparse(self) -> BinaryIO:
         """The sparse file, opened to write into it."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        if not self._ranges():
-            self._list.unlink(missing_ok=True)  # it vouches for a file that is gone
-        file = os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644), "r+b")
-        try:
-            file.truncate(self.size)
-        except OSError:
-            file.close()
-            raise
+        with self._alone():
+            if not self.path.exists() or self.path.stat().st_size != self.size:
+                self._list.unlink(missing_ok=True)  # it vouches for a file that is gone
+            file = os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644), "r+b")
+            try:
+                file.truncate(self.size)
+            except OSError:
+                file.close()
+                raise
         return file
 
 
@@ -162,7 +198,7 @@ _LOCKS: dict[Path, threading.Lock] = defaultdict(threading.Lock)  # one for each
 
 
 @cache
-def _http_error() -> type[Exception]:
+def http_error() -> type[Exception]:
     """What a broken connection raises: the errors of the HTTP library that huggingface_hub uses, whichever it is."""
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -201,118 +237,3 @@ def missing(there: list[tuple[int, int]], begin: int, end: int) -> list[tuple[in
     if begin < end:
         gaps.append((begin, end))
     return gaps
-
-
-@dataclass
-class Repository:
-    """A model on the Hub at one commit.
-
-    Attributes:
-        hub_id: ``org/name``.
-        commit: its hash.
-        files: their names.
-        arrived: is called with every number of bytes that arrives.
-    """
-
-    hub_id: str
-    commit: str
-    files: list[str]
-    arrived: Callable[[int], None] = lambda count: None
-
-    def _count(self, count: int) -> None:
-        self.arrived(count)  # which may be set after the files were opened
-
-    def small_file(self, name: str) -> Path:
-        """A small file, whole, in the ordinary cache."""
-        from huggingface_hub import hf_hub_download
-
-        with _explained(self.hub_id, self.commit):
-            return Path(hf_hub_download(self.hub_id, name, revision=self.commit))
-
-    def file(self, name: str) -> RemoteFile:
-        """A large file, of which nothing is fetched yet but its size and etag."""
-        from huggingface_hub import get_hf_file_metadata, hf_hub_url
-        from huggingface_hub.utils import build_hf_headers, get_token  # type: ignore[attr-defined]
-
-        url = hf_hub_url(self.hub_id, name, revision=self.commit)
-        with _explained(self.hub_id, self.commit):
-            found = get_hf_file_metadata(url, token=get_token())
-        if found.size is None or found.etag is None:
-            raise InputError(f"{self.hub_id}: the server does not say how large {name} is; try `hf download`")
-        key = hashlib.sha256(f"{self.hub_id}/{name}@{found.etag}".encode()).hexdigest()
-        # A file that lies elsewhere has an address of its own, where our token has no business.
-        same = urlsplit(found.location)[:2] == urlsplit(url)[:2]
-        headers = build_hf_headers(token=get_token() if same else False)
-        return RemoteFile(
-            url=found.location,
-            name=f"{self.hub_id}/{name}",
-            size=found.size,
-            path=cache_directory() / key[:2] / key,
-            headers=headers,
-            arrived=self._count,
-        )
-
-
-def open_repository(hub_id: str, revision: str | None) -> Repository:
-    """A model on the Hub, at a branch, tag or commit (``main`` if None).
-
-    Raises:
-        InputError: one line that says why it cannot be reached and what to do.
-    """
-    from huggingface_hub import HfApi
-
-    with _explained(hub_id, revision):
-        found = HfApi().model_info(hub_id, revision=revision)
-    names = sorted(sibling.rfilename for sibling in found.siblings or ())
-    if found.sha is None or not re.fullmatch(r"[0-9a-f]{40}", found.sha) or not all(map(_is_harmless, names)):
-        raise InputError(f"{hub_id}: the answer of the server is not valid")
-    return Repository(hub_id, found.sha, names)
-
-
-def _is_harmless(name: str) -> bool:
-    path = PurePosixPath(name)
-    return not path.is_absolute() and ".." not in path.parts and not set(name) & set("\\:\0")
-
-
-@contextmanager
-def _explained(hub_id: str, revision: str | None) -> Iterator[None]:
-    """Errors of huggingface_hub in one line that says what to do."""
-    from huggingface_hub import errors
-
-    try:
-        yield
-    except errors.GatedRepoError as error:
-        raise InputError(
-            f"{hub_id}: is gated; ask for access on its page, then log in with `hf auth login` or set HF_TOKEN"
-        ) from error
-    except errors.RepositoryNotFoundError as error:
-        raise InputError(
-            f"{hub_id}: is not on the Hub, or is private: log in with `hf auth login` or set HF_TOKEN"
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise InputError(
-            f"{hub_id}: has no revision {shown(revision or 'main')}; its page on the Hub lists them"
-        ) from error
-    except errors.EntryNotFoundError as error:
-        raise InputError(f"{hub_id}: the Hub lists a file that is not there; try again later") from error
-    except Exception as error:
-        if not isinstance(error, (_http_error(), OSError, errors.HFValidationError)):
-            raise
-        raise InputError(
-            f"{hub_id}: is not in the Hugging Face cache, and the Hub cannot be reached ({type(error).__name__}); "
-            f"`hf download {hub_id}` fetches it where there is a connection"
-        ) from error
-
-
-def cache_directory() -> Path:
-    """Where the sparse files are: beside the ordinary cache."""
-    from huggingface_hub.constants import HF_HOME
-
-    return Path(HF_HOME) / "docs-sim"
-
-
-def is_offline() -> bool:
-    """Whether HF_HUB_OFFLINE is set."""
-    from huggingface_hub.constants import HF_HUB_OFFLINE
-
-    return bool(HF_HUB_OFFLINE)

@@ -4,15 +4,15 @@ import difflib
 import json
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from docs_sim.checkpoint.hub import cached_snapshot
-from docs_sim.checkpoint.remote import Repository, cache_directory, is_offline, open_repository
-from docs_sim.errors import InputError
+from docs_sim.checkpoint.repository import Repository, UnreachableError, cache_directory, is_offline, open_repository
+from docs_sim.errors import InputError, shown
 
 BUILT_IN = {
     "demo": "a small llama trained on the Python documentation",
@@ -25,8 +25,10 @@ _PLAIN_FOLDERS = re.compile(
     r"models?|model_weights|weights|(checkpoint|step|epoch)([-_]?\d+)?|final|output|merged|best|last", re.I
 )
 _MAX_INDEX_BYTES = 100_000_000
-_ADAPTER = "adapter_model.safetensors"
+_ADAPTER, _ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+_NAMED = 5  # files in a message
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt")
+_Choice = Callable[[Iterable[str], object], str]  # the files of a directory, what to call it -> the file of weights
 _CONVERSION = (
     "files that need unpickling are not read; convert them with transformers: "
     "AutoModel.from_pretrained(DIR).save_pretrained(NEW_DIR) writes safetensors"
@@ -41,19 +43,19 @@ class Source:
         name: what to call it in titles and file names.
         weights: the index, the safetensors file or the GGUF file.
         revision: the commit, for a snapshot of the Hugging Face cache.
-        adapter: the weights of a LoRA adapter that is put on it.
+        adapter: the LoRA adapter that is put on it.
         remote: where to fetch what is not in the directory.
     """
 
     name: str
     weights: Path
     revision: str | None = None
-    adapter: Path | None = None
+    adapter: "Source | None" = None
     remote: Repository | None = field(default=None, compare=False)
 
     @property
     def directory(self) -> Path:
-        """Where config.json stands, if there is one."""
+        """Where the config stands, if there is one."""
         return self.weights.parent
 
 
@@ -91,64 +93,51 @@ def _find(model: str | Path, revision: str | None, *, offline: bool) -> Source:
         _refuse_revision(revision, name)
         return _local_source(path)
     if hub_id or (_HUB_ID.fullmatch(name) and not name.endswith((".safetensors", ".gguf", *_PICKLED))):
-        return _of_hub(hub_id or name, name.replace("/", "--"), revision, offline=offline)
+        return _of_hub(hub_id or name, name.replace("/", "--"), revision, _chosen_weights, offline=offline)
     raise InputError(f"{name[:200]}: {_no_such_model(name)}")
 
 
-def _of_hub(hub_id: str, name: str, revision: str | None, *, offline: bool) -> Source:
+def _of_hub(hub_id: str, name: str, revision: str | None, choose: _Choice, *, offline: bool) -> Source:
     """A complete snapshot in the cache, else what is there of one and the rest over the network."""
     try:
-        snapshot, commit = cached_snapshot(hub_id, revision)
-        weights = _weights_in(snapshot)
-        if _is_complete(weights):
-            return Source(name, weights, commit)
-    except InputError:
+        return _of_cache(hub_id, name, revision, choose)
+    except InputError as error:
         if offline or is_offline():
             raise
-    if offline or is_offline():
-        raise InputError(f"{hub_id}: only a part of it is in the Hugging Face cache, and the network is not to be used")
-    repository = open_repository(hub_id, revision)
-    chosen = _chosen_weights(repository.files, hub_id)
-    small = [file for file in (chosen, "config.json") if file.endswith(".json") and file in repository.files]
-    places = [repository.small_file(file) for file in small]
+        fault = error
+    try:
+        repository = open_repository(hub_id, revision)
+    except UnreachableError as error:
+        raise InputError(f"{error}; {fault}") from error
+    chosen = choose([file for file in repository.files if "/" not in file], hub_id)
+    if chosen.endswith(".gguf"):
+        raise InputError(f"{hub_id}: holds {shown(chosen)}, and GGUF is not read over the network; download it")
+    small = [file for file in (chosen, "config.json", _ADAPTER_CONFIG) if file.endswith(".json")]
+    places = [repository.small_file(file) for file in small if file in repository.files]
     directory = places[0].parent if places else cache_directory() / repository.commit
-    return Source(name, directory / PurePosixPath(chosen).name, repository.commit, remote=repository)
+    return Source(name, directory / chosen, repository.commit, remote=repository)
 
 
-def _is_complete(weights: Path) -> bool:
-    """Whether all shards that an index names are there."""
+def _of_cache(hub_id: str, name: str, revision: str | None, choose: _Choice) -> Source:
+    snapshot, commit = cached_snapshot(hub_id, revision)
+    weights = _chosen_in(snapshot, choose)
+    absent = _absent_shard(weights)
+    if absent is not None:
+        raise InputError(f"{weights}: names the shard {shown(absent)}, which is not there; run `hf download {hub_id}`")
+    return Source(name, weights, commit)
+
+
+def _absent_shard(weights: Path) -> str | None:
+    """A shard that an index names and that is not there; None also for an index that is not valid."""
     if not weights.name.endswith(".index.json"):
-        return True
+        return None
     try:
         if weights.stat().st_size > _MAX_INDEX_BYTES:
-            return True
-        names = set(json.loads(weights.read_text(encoding="utf-8-sig"))["weight_map"].values())
-        return all((weights.parent / name).is_file() for name in names)
+            return None
+        names = dict.fromkeys(json.loads(weights.read_text(encoding="utf-8-sig"))["weight_map"].values())
+        return next((name for name in names if not (weights.parent / name).is_file()), None)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return True  # the reader says what is wrong with it
-
-
-def _chosen_weights(names: Sequence[str], hub_id: str) -> str:
-    """The one set of weights of a repository, by the order of ``_weights_in``."""
-    for name in ("model.safetensors.index.json", "model.safetensors"):
-        if name in names:
-            return name
-    top = [name for name in names if "/" not in name]
-    if _ADAPTER in top:
-        raise InputError(f"{hub_id}: is a LoRA adapter; join it to its base: ADAPTER+BASE")
-    for suffix in (".safetensors.index.json", ".safetensors"):
-        found = [name for name in top if name.endswith(suffix)]
-        if any(_part_of_many(name) for name in found):
-            raise InputError(f"{hub_id}: holds parts of a checkpoint ({found[0]}) without their index")
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise InputError(f"{hub_id}: holds several checkpoints ({', '.join(found[:5])}); download one of them")
-    if any(name.endswith(".gguf") for name in top):
-        raise InputError(f"{hub_id}: holds GGUF files, which are not read over the network; download one of them")
-    if any(name.endswith(_PICKLED) for name in top):
-        raise InputError(f"{hub_id}: {_CONVERSION}")
-    raise InputError(f"{hub_id}: holds no safetensors")
+        return None  # the reader says what is wrong with it
 
 
 def split_adapter(model: str | Path) -> tuple[str | None, str | Path]:
@@ -161,8 +150,10 @@ def split_adapter(model: str | Path) -> tuple[str | None, str | Path]:
     return text[:cut], text[cut + 1 :]
 
 
-def find_adapter(adapter: str) -> tuple[Path, Path]:
-    """The weights and the config of a LoRA adapter: a directory, its weights file, or a Hub id in the cache.
+def find_adapter(adapter: str, *, offline: bool = False) -> Source:
+    """A LoRA adapter, with its config beside the weights: a directory, its weights file, or a Hub id.
+
+    A Hub id means the default branch; a revision is of the base.
 
     Raises:
         InputError: if there is none.
@@ -170,16 +161,16 @@ def find_adapter(adapter: str) -> tuple[Path, Path]:
     try:
         path = _existing_path(adapter)
         if path is None and _HUB_ID.fullmatch(adapter):
-            path, _ = cached_snapshot(adapter)
+            return _of_hub(adapter, adapter.replace("/", "--"), None, _chosen_adapter, offline=offline)
         if path is None:
             raise InputError(f"{adapter[:200]}: no such adapter; give a directory, a file or a Hub id")
-        weights = path / _ADAPTER if path.is_dir() else path
-        config = weights.with_name("adapter_config.json")
-        if not weights.is_file() or weights.suffix != ".safetensors" or not config.is_file():
-            raise InputError(f"{path}: is no LoRA adapter: {_ADAPTER} and {config.name} belong together")
+        if path.is_dir():
+            return Source(_folder_name(path.resolve()), _chosen_in(path, _chosen_adapter))
+        if path.suffix != ".safetensors" or not path.with_name(_ADAPTER_CONFIG).is_file():
+            raise _no_adapter(path)
     except OSError as error:
         raise InputError(f"{adapter[:200]}: cannot be read: {error.strerror}") from error
-    return weights, config
+    return Source(_folder_name(path.resolve().parent), path)
 
 
 def _existing_path(model: str | Path) -> Path | None:
@@ -208,7 +199,7 @@ def _no_such_model(name: str) -> str:
 
 def _local_source(path: Path) -> Source:
     if path.is_dir():
-        return Source(_folder_name(path.resolve()), _weights_in(path))
+        return Source(_folder_name(path.resolve()), _chosen_in(path, _chosen_weights))
     if path.suffix in _PICKLED:
         raise InputError(f"{path}: {_CONVERSION}")
     if path.suffix not in (".safetensors", ".gguf") and not path.name.endswith(".safetensors.index.json"):
@@ -232,26 +223,41 @@ def _part_of_many(name: str) -> bool:
     return found is not None and int(found[1]) > 1
 
 
-def _weights_in(directory: Path) -> Path:
-    """The one set of weights of a directory: an index, then model.safetensors, then a lone file."""
+def _chosen_in(directory: Path, choose: _Choice) -> Path:
+    chosen = directory / choose(sorted(entry.name for entry in directory.iterdir()), directory)
+    if not chosen.is_file():
+        raise InputError(f"{chosen}: is no file, or a link to nothing; download it again")
+    return chosen
+
+
+def _chosen_weights(names: Iterable[str], place: object) -> str:
+    """The one set of weights: an index, then model.safetensors, then a lone file."""
+    names = list(names)
     for name in ("model.safetensors.index.json", "model.safetensors"):
-        if (directory / name).is_file():
-            return directory / name
-    names = sorted(entry.name for entry in directory.iterdir())
+        if name in names:
+            return name
     if _ADAPTER in names:
-        raise InputError(f"{directory}: is a LoRA adapter; join it to its base: ADAPTER+BASE")
+        raise InputError(f"{place}: is a LoRA adapter; join it to its base: ADAPTER+BASE")
     for suffix in (".safetensors.index.json", ".safetensors", ".gguf"):
         found = [name for name in names if name.endswith(suffix)]
-        if any(_part_of_many(name) for name in found):
-            raise InputError(
-                f"{directory}: holds parts of a checkpoint ({found[0]}) without their index; download it too"
-            )
-        if len(found) == 1 and (directory / found[0]).is_file():
-            return directory / found[0]
+        part = next(filter(_part_of_many, found), None)
+        if part is not None:
+            raise InputError(f"{place}: holds parts of a checkpoint ({shown(part)}) without their index; it is needed")
         if len(found) == 1:
-            raise InputError(f"{directory / found[0]}: is no file, or a link to nothing; download it again")
+            return found[0]
         if found:
-            raise InputError(f"{directory}: holds several checkpoints ({', '.join(found)}); name one of these files")
+            several = ", ".join(map(shown, found[:_NAMED]))
+            raise InputError(f"{place}: holds several checkpoints ({several}); give the file of one of them")
     if any(name.endswith(_PICKLED) for name in names):
-        raise InputError(f"{directory}: {_CONVERSION}")
-    raise InputError(f"{directory}: holds no weights (no model.safetensors, no index of shards, no .gguf file)")
+        raise InputError(f"{place}: {_CONVERSION}")
+    raise InputError(f"{place}: holds no weights (no model.safetensors, no index of shards, no .gguf file)")
+
+
+def _chosen_adapter(names: Iterable[str], place: object) -> str:
+    if not {_ADAPTER, _ADAPTER_CONFIG} <= set(names):
+        raise _no_adapter(place)
+    return _ADAPTER
+
+
+def _no_adapter(place: object) -> InputError:
+    return InputError(f"{place}: is no LoRA adapter: {_ADAPTER} and {_ADAPTER_CONFIG} belong together")

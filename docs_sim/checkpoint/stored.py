@@ -22,7 +22,8 @@ class StoredTensor:
         path: the file.
         bytes: size on disk.
         refusal: why its numbers cannot be read, in words; None if they can.
-        read: reads [begin, end) of the first dimension, memory-mapped where the format allows it. Imports torch.
+        read: reads [begin, end) of the first dimension: a view of the mapped file where it holds these numbers, a copy
+            where they are dequantized or an adapter is put on them. Imports torch.
         pieces: the tensors of the file that a quantized weight is made of; none if it is one itself.
     """
 

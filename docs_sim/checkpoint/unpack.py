@@ -33,6 +33,12 @@ def scaled(codes: Tensor, scales: Tensor, sizes: tuple[int, ...], begin: int, ze
     return weight.mul_(factors[rows][:, columns] if factors.shape[1] > 1 else factors[rows])
 
 
+def scaled_stack(codes: Tensor, scales: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """Weights (E, rows, columns), each times the scales of its blocks of ``sizes``: (E, ...), or one for all."""
+    factors = scales.flatten().expand(len(codes)) if scales.numel() == 1 else scales
+    return torch.stack([scaled(one, factor, sizes, 0, None) for one, factor in zip(codes, factors, strict=True)])
+
+
 def _fields(words: Tensor, bits: int) -> Tensor:
     """The unsigned ``bits``-bit fields of rows of 32-bit words, lowest bits first, across words where they must."""
     mask = (1 << bits) - 1

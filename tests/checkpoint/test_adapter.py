@@ -8,7 +8,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from docs_sim.analyses.heatmap import heatmap
-from docs_sim.checkpoint import open_checkpoint
+from docs_sim.checkpoint import open_checkpoint, patterns
+from docs_sim.checkpoint.patterns import by_pattern
 from docs_sim.errors import InputError
 
 peft = pytest.importorskip("peft")
@@ -30,7 +31,34 @@ BASES = {
             **SIZES, num_key_value_heads=2, head_dim=8, num_local_experts=3, num_experts_per_tok=1
         )
     ),
+    "qwen3_moe": lambda: transformers.Qwen3MoeForCausalLM(
+        transformers.Qwen3MoeConfig(
+            **SIZES, num_key_value_heads=2, head_dim=8, num_experts=3, num_experts_per_tok=1, moe_intermediate_size=10
+        )
+    ),
+    "mixtral": lambda: transformers.MixtralForCausalLM(
+        transformers.MixtralConfig(**SIZES, num_key_value_heads=2, num_local_experts=3, num_experts_per_tok=1)
+    ),
+    "nemotron_h": lambda: transformers.NemotronHForCausalLM(
+        transformers.NemotronHConfig(
+            **{name: size for name, size in SIZES.items() if name != "num_hidden_layers"},
+            num_key_value_heads=2,
+            head_dim=8,
+            layers_block_type=["attention", "moe"],
+            n_routed_experts=3,
+            num_experts_per_tok=1,
+            moe_intermediate_size=10,
+            moe_shared_expert_intermediate_size=10,
+        )
+    ),
+    "classifier": lambda: transformers.LlamaForSequenceClassification(
+        transformers.LlamaConfig(**SIZES, num_key_value_heads=2, pad_token_id=0)
+    ),
+    "tied": lambda: transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(**SIZES, num_key_value_heads=2, tie_word_embeddings=True)
+    ),
 }
+STACKED = {"target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]}
 ADAPTERS = {
     "plain": ("llama", {"target_modules": ["q_proj", "v_proj", "up_proj", "down_proj"]}),
     "patterns": (
@@ -49,9 +77,27 @@ ADAPTERS = {
     "embedding, whole head": ("llama", {"target_modules": ["embed_tokens", "k_proj"], "modules_to_save": ["lm_head"]}),
     "experts": (
         "gpt_oss",
+        {"target_modules": ["q_proj"], **STACKED},
+    ),
+    "experts that the file has one by one": ("qwen3_moe", {"target_modules": ["q_proj"], **STACKED}),
+    "experts under older names": ("mixtral", {"target_modules": ["q_proj"], "use_rslora": True, **STACKED}),
+    "gate and up of experts": (
+        "qwen3_moe",
+        {"target_modules": ["q_proj"], "target_parameters": ["mlp.experts.gate_up_proj"]},
+    ),
+    "down of experts": ("mixtral", {"target_modules": ["q_proj"], "target_parameters": ["mlp.experts.down_proj"]}),
+    "experts without a gate": (
+        "nemotron_h",
+        {"target_modules": ["q_proj"], "target_parameters": ["mixer.experts.up_proj", "mixer.experts.down_proj"]},
+    ),
+    "whole head": ("classifier", {"target_modules": ["q_proj"], "modules_to_save": ["score"]}),
+    "embedding of a tied head": ("tied", {"target_modules": ["embed_tokens", "k_proj"]}),
+    "patterns that choose": (
+        "llama",
         {
-            "target_modules": ["q_proj"],
-            "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
+            "target_modules": ["q_proj", "up_proj"],
+            "rank_pattern": {r"layers\.(0|7)\.self_attn\.q_proj": 2},
+            "alpha_pattern": {r"layers\.\d+\..*up_proj": 3, "u[a-z]_proj": 5},
         },
     ),
 }
@@ -70,7 +116,8 @@ def adapter(tmp_path):
             if parameter.requires_grad:
                 torch.nn.init.normal_(parameter, mean=0.1, std=0.3)
         tuned.save_pretrained(tmp_path / "adapter")
-        return tmp_path / "adapter", tmp_path / "base", tuned.merge_and_unload().state_dict()
+        tuned.merge_and_unload().save_pretrained(tmp_path / "merged")
+        return tmp_path / "adapter", tmp_path / "base", load_file(tmp_path / "merged" / "model.safetensors")
 
     return make
 
@@ -81,6 +128,7 @@ def test_equals_what_peft_merges(case, adapter):
     found, plain = open_checkpoint(f"{path}+{base}"), open_checkpoint(base)
     assert found.name == "adapter+base"
     changed = 0
+    assert found.tensors.keys() == merged.keys()
     for name, tensor in found.tensors.items():
         torch.testing.assert_close(tensor.load().float(), merged[name].float(), rtol=1e-5, atol=1e-5)
         changed += not torch.equal(tensor.load().float(), plain.tensors[name].load().float())
@@ -114,6 +162,82 @@ def test_prefixes_may_differ(adapter):
     torch.testing.assert_close(found, merged["model.layers.1.mlp.up_proj.weight"], rtol=1e-5, atol=1e-5)
 
 
+def test_head_that_the_base_lacks_is_added(adapter):
+    path, base, merged = adapter("tied", {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]})
+    found = open_checkpoint(f"{path}+{base}")
+    assert "lm_head.weight" not in open_checkpoint(base).tensors
+    assert found.tensors.keys() == merged.keys()
+    assert torch.equal(found.matrices("lm_head")[0].parts[0].tensor.load(), merged["lm_head.weight"])
+
+
+def test_head_of_a_classifier_on_a_base_without_one(adapter):
+    path, base, merged = adapter("classifier", {"target_modules": ["q_proj"], "modules_to_save": ["score"]})
+    plain = load_file(base / "model.safetensors")
+    del plain["score.weight"]
+    save_file(plain, base / "model.safetensors")
+    found = open_checkpoint(f"{path}+{base}")
+    assert torch.equal(found.tensors["score.weight"].load(), merged["score.weight"])
+    assert [one.name for one in found.unnamed if one.name == "score.weight"] == ["score.weight"]
+
+
+def test_update_of_a_tied_head_is_refused(adapter):
+    path, base, _ = adapter("tied", {"target_modules": ["q_proj", "lm_head"]})
+    with pytest.raises(InputError, match="no 'lm_head'; if it is tied to the embedding, merge it with peft first"):
+        open_checkpoint(f"{path}+{base}")
+
+
+def test_whole_bias_is_that_of_the_adapter(adapter):
+    path, base, merged = adapter("gpt2", {"target_modules": ["c_attn"], "fan_in_fan_out": True, "bias": "lora_only"})
+    name = "transformer.h.0.attn.c_attn.bias"
+    found = open_checkpoint(f"{path}+{base}").tensors[name].load()
+    assert torch.equal(found, merged[name])
+    assert not torch.equal(found, open_checkpoint(base).tensors[name].load())
+
+
+def test_pattern_that_never_ends_is_refused(adapter, monkeypatch):
+    """(a+)+ tries every way to cut a run of letters: two to the power of their number."""
+    monkeypatch.setattr(patterns, "_SECONDS", 0.5)
+    path, base, _ = adapter(*ADAPTERS["plain"])
+    rename(path, "base_model.model.", f"base_model.model.{'a' * 40}.")
+    change(path, alpha_pattern={"(a+)+!": 1})
+    with pytest.raises(InputError, match="TimeoutExpired"):
+        open_checkpoint(f"{path}+{base}")
+
+
+def test_patterns_mean_what_they_mean_to_peft():
+    paths = [f"model.layers.{layer}.mlp.{name}" for layer in (0, 1, 10) for name in ("up_proj", "down_proj")]
+    for pattern in (
+        "up_proj",
+        "layers.1.mlp.up_proj",
+        r".*\.1\..*",
+        "(?:up|down)_proj",
+        "p_proj",
+        "^model.*up_proj",
+        "(",
+    ):
+        expected = [path for path in paths if pattern != "(" and peft_matches(pattern, path)]
+        assert list(by_pattern({pattern: 1}, paths, "adapter")) == expected
+    assert by_pattern({"up_proj": 1, ".*proj": 2}, paths, "adapter") == {
+        path: 1 if "up_proj" in path else 2 for path in paths
+    }
+
+
+def peft_matches(pattern: str, path: str) -> bool:
+    return peft.utils.other.get_pattern_key([pattern], path) == pattern
+
+
+def test_experts_under_numbered_names(adapter):
+    path, base, merged = adapter("mixtral", {"target_modules": ["q_proj"], **STACKED})
+    names = {"block_sparse_moe": "mlp", "w1": "fc1", "w3": "fc3", "w2": "fc2"}
+
+    def renamed(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {".".join(names.get(part, part) for part in name.split(".")): one for name, one in tensors.items()}
+
+    save_file(renamed(load_file(base / "model.safetensors")), base / "model.safetensors")
+    for name, tensor in open_checkpoint(f"{path}+{base}").tensors.items():
+        torch.testing.assert_close(tensor.load(), renamed(merged)[name], rtol=1e-5, atol=1e-5)
+
+
 def change(path: Path, **changes: object) -> None:
     config = json.loads((path / "adapter_config.json").read_text())
     (path / "adapter_config.json").write_text(json.dumps(config | changes))
@@ -136,6 +260,10 @@ FAULTS = {
     "a module that the base lacks": (lambda path: rename(path, "layers.1.", "layers.7."), "'model.layers.7"),
     "a piece of another kind": (lambda path: rename(path, "lora_A", "hada_w1_a"), "hada_w1_a"),
     "half of the pieces": (lambda path: rename(path, "q_proj.lora_A", "k_proj.lora_A"), "only one of"),
+    "a whole module of a layer that the base lacks": (
+        lambda path: rename(path, "layers.1.mlp.up_proj.lora_A", "layers.9.mlp.up_proj"),
+        "'model.layers.9",
+    ),
     "modules of another shape": (lambda path: rename(path, "up_proj", "o_proj"), "does not fit"),
     "no config": (lambda path: (path / "adapter_config.json").unlink(), "belong together"),
     "no weights": (lambda path: (path / "adapter_model.safetensors").unlink(), "belong together"),

@@ -109,6 +109,61 @@ def test_fp8(ending, grid, block, kind, stored):
     assert checkpoint.matrices("mlp_up")[0].dtype.startswith("FP8")
 
 
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(
+    ("ending", "grid", "block"),
+    [
+        ("_scale_inv", (2, 2), None),
+        ("_scale_inv", (3, 2), [32, 32]),
+        ("_scale", (96, 1), None),
+        ("_scale", (1, 64), None),
+        ("_scale", (1, 1), None),
+        ("_scale", None, None),
+        (".weight_scale_inv", (3, 2), [32, 32]),
+    ],
+    ids=str,
+)
+def test_fp8_experts_in_one_tensor(ending, grid, block, turned, tmp_path):
+    """Scales of blocks, rows, columns or experts; some models store (E, in, out)."""
+    weight, name = random(3, 96, 64).to(torch.float8_e4m3fn), "model.layers.0.mlp.experts.gate_up_proj"
+    name, ending = (f"{name}.weight", ending.removeprefix(".weight")) if ".weight" in ending else (name, ending)
+    scale = random(3, *(grid or ()), seed=1).abs() + 0.1
+    table = scale.reshape(3, *(grid or (1, 1)))
+    height, width = (math.ceil(size / count) for size, count in zip((96, 64), table.shape[1:], strict=True))
+    true = weight.float() * table.repeat_interleave(height, 1).repeat_interleave(width, 2)
+    if turned:
+        weight, true, scale = (one.transpose(1, 2) if one.dim() > 2 else one for one in (weight, true, scale))
+    tensors = {name: weight, f"{name}{ending}": scale, "model.layers.0.mlp.gate.weight": random(3, 64)}
+    save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": {"weight_block_size": block}}))
+    checkpoint = open_checkpoint(tmp_path)
+    assert torch.equal(checkpoint.tensors[name].load(), true)
+    assert torch.equal(checkpoint.tensors[name].load(1, 2), true[1:2])
+    gates = checkpoint.matrices("mlp_gate")
+    assert [matrix.expert for matrix in gates] == [0, 1, 2]
+    assert all(matrix.shape == (64, 48) for matrix in gates)
+    assert checkpoint.unnamed == ()
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 2), (3, 5, 2), (3, 96), (96, 64), (3, 2, 2, 1)], ids=str)
+def test_fp8_experts_with_scales_of_another_shape_are_refused(shape, tmp_path):
+    name = "model.layers.0.mlp.experts.gate_up_proj"
+    tensors = {name: random(3, 96, 64).to(torch.float8_e4m3fn), f"{name}_scale_inv": torch.ones(shape)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match="F8_E4M3"):
+        open_checkpoint(tmp_path).tensors[name].load()
+
+
+def test_settings_of_a_part_of_the_model(tmp_path):
+    """A block of 20 rows of 32 is told by nothing else: 32 rows in two blocks could be of 16 each."""
+    weight, scale = random(32, 32).to(torch.float8_e4m3fn), torch.tensor([[1.0], [2.0]])
+    save_file({f"{UP}.weight": weight, f"{UP}.weight_scale_inv": scale}, tmp_path / "model.safetensors")
+    settings = {"quantization_config": {"weight_block_size": [20, 32]}}
+    (tmp_path / "config.json").write_text(json.dumps({"thinker_config": {"text_config": settings}, "x": [1]}))
+    found = open_checkpoint(tmp_path).tensors[f"{UP}.weight"].load()
+    assert torch.equal(found, weight.float() * torch.tensor([1.0] * 20 + [2.0] * 12)[:, None])
+
+
 def test_scales_that_are_exponents(stored):
     weight, scale = random(48, 80).to(torch.float8_e4m3fn), torch.tensor([[120, 127, 130], [125, 126, 127]])
     expected = (
@@ -268,6 +323,14 @@ PACKED = {
     "integers without a scale": ({".weight": torch.zeros(48, 80, dtype=torch.int8)}, "I8"),
     "bytes without a state": ({".weight": torch.zeros(480, 1, dtype=torch.uint8)}, "U8"),
 }
+
+
+@pytest.mark.parametrize("block", [[16, 32], [24, 26], [64, 64]], ids=str)
+def test_stated_block_that_the_number_of_scales_denies_is_refused(block, stored):
+    """Of several that the number allows (24 to 47 rows here) the shapes cannot tell, so there the config decides."""
+    pieces = {".weight": random(48, 80).to(torch.float8_e4m3fn), ".weight_scale_inv": torch.ones(2, 3)}
+    with pytest.raises(InputError, match="F8_E4M3"):
+        stored(pieces, {"weight_block_size": block}).matrices("mlp_up")[0].load()
 
 
 @pytest.mark.parametrize("case", PACKED)

@@ -136,7 +136,7 @@ NOT_GGUF = {
     "magic only": (b"GGUF", "cut short or not a valid"),
     "wrong magic": (b"GGML" + bytes(60), "is not a GGUF file"),
     "git lfs pointer": (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "git lfs pull"),
-    "unknown version": (b"GGUF" + (77).to_bytes(4, "little") + bytes(56), "cut short or not a valid"),
+    "unknown version": (b"GGUF" + (77).to_bytes(4, "little") + bytes(56), "version 77.*update the package docs-sim"),
     "absurd number of tensors": (
         b"GGUF" + (3).to_bytes(4, "little") + b"\xff" * 8 + bytes(8),
         "cut short or not a valid",
@@ -232,6 +232,16 @@ def test_offset_that_leads_elsewhere_is_refused(offset, words, write_gguf):
     path.write_bytes(content)
     with pytest.raises(InputError, match=words):
         open_checkpoint(path)
+
+
+def test_type_that_is_not_known_is_no_fault_of_the_download(write_gguf):
+    path = write_gguf({UP: (weights(shape=(2, 8)), Kind.F32)})
+    content, place = bytearray(path.read_bytes()), offset_of(path, UP)
+    content[place - 4 : place] = struct.pack("<I", 9999)
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="type 9999, which is not known; update the package gguf") as caught:
+        open_checkpoint(path)
+    assert "download" not in str(caught.value)
 
 
 def test_tensor_that_is_not_aligned_is_refused(write_gguf):

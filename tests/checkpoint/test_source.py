@@ -52,8 +52,8 @@ def test_choice_inside_a_directory(names, chosen, folder):
     [
         ([], "holds no weights"),
         (["config.json", "README.md"], "holds no weights"),
-        (["a.safetensors", "b.safetensors"], r"several checkpoints \(a.safetensors, b.safetensors\)"),
-        (["a.gguf", "b.gguf"], r"several checkpoints \(a.gguf, b.gguf\)"),
+        (["a.safetensors", "b.safetensors"], r"several checkpoints \('a.safetensors', 'b.safetensors'\)"),
+        (["a.gguf", "b.gguf"], r"several checkpoints \('a.gguf', 'b.gguf'\)"),
         (["pytorch_model.bin"], r"save_pretrained\(NEW_DIR\)"),
         (["pytorch_model-00001-of-00002.bin", "pytorch_model.bin.index.json"], r"save_pretrained\(NEW_DIR\)"),
         (["consolidated.00.pth"], r"save_pretrained\(NEW_DIR\)"),
