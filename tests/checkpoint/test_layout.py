@@ -472,10 +472,18 @@ def test_experts_that_cannot_be_used_are_named_with_the_reason(write_model, moe_
     assert "3 dimensions" in unnamed[name].reason
 
 
-def test_many_fused_layers_take_no_long_time(write_raw, open_with_little_time):
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        {"self_attn.qkv_proj": (3, 1), "self_attn.o_proj": (1, 1)},
+        {"linear": (1, 1), "shared_transf.self_attn.q_proj": (1, 1)},
+    ],
+    ids=["fused", "tied"],
+)
+def test_many_layers_take_no_long_time(shapes, write_raw, open_with_little_time):
     header, position = {}, 0
     for layer in range(20_000):
-        for path, shape in (("self_attn.qkv_proj", (3, 1)), ("self_attn.o_proj", (1, 1))):
+        for path, shape in shapes.items():
             size = 2 * shape[0]
             entry = {"dtype": "BF16", "shape": shape, "data_offsets": [position, position + size]}
             header[f"model.layers.{layer}.{path}.weight"] = entry
