@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from docs_sim.checkpoint.adapter import adapted
-from docs_sim.checkpoint.layout import Layout, read_layout
+from docs_sim.checkpoint.layout import Layout
+from docs_sim.checkpoint.layout_file import read_layout
 from docs_sim.checkpoint.matrix import WeightMatrix
 from docs_sim.checkpoint.matrix_names import canonical_name
 from docs_sim.checkpoint.naming import closest_names, name_tensors

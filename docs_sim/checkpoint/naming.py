@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from docs_sim.checkpoint.head_counts import head_count
 from docs_sim.checkpoint.layer import Place
-from docs_sim.checkpoint.layout import Layout, layouts
+from docs_sim.checkpoint.layout import Layout
+from docs_sim.checkpoint.layout_file import layouts
 from docs_sim.checkpoint.matrix import Part, WeightMatrix
 from docs_sim.checkpoint.matrix_names import ALIASES
 from docs_sim.checkpoint.stack import chosen, name_stack, set_aside, tower_of
