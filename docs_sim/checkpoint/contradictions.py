@@ -1,7 +1,7 @@
 """What the shapes of one layer must agree on; where they do not, the layout that named them is not to be trusted."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from docs_sim.checkpoint.matrix import WeightMatrix
 from docs_sim.checkpoint.unnamed import Unnamed, rejected
@@ -21,12 +21,19 @@ _RELATIONS: tuple[_Relation, ...] = (
 _HEADS_OF_ONE_WIDTH: _Relation = (("attn_q", 0), ("attn_o", 1))
 
 
-def consistent(matrices: Sequence[WeightMatrix]) -> tuple[list[WeightMatrix], dict[str, Unnamed]]:
-    """The matrices, but for those of a block of the layer or of one expert that contradicts itself; and these."""
+def consistent(
+    matrices: Sequence[WeightMatrix], unchecked: Container[str] = ()
+) -> tuple[list[WeightMatrix], dict[str, Unnamed]]:
+    """The matrices, but for those of a block of the layer or of one expert that contradicts itself; and these.
+
+    Args:
+        matrices: of one layer.
+        unchecked: names of matrices whose shape is not held against the others.
+    """
     groups: dict[tuple[str | None, int | str | None], list[WeightMatrix]] = defaultdict(list)
     for matrix in matrices:
         groups[matrix.block, matrix.expert].append(matrix)
-    contradictions = {key: found for key, group in groups.items() if (found := _contradiction(group))}
+    contradictions = {key: found for key, group in groups.items() if (found := _contradiction(group, unchecked))}
     sound = [matrix for matrix in matrices if (matrix.block, matrix.expert) not in contradictions]
     unnamed: dict[str, Unnamed] = {}
     for key, reason in contradictions.items():
@@ -34,8 +41,8 @@ def consistent(matrices: Sequence[WeightMatrix]) -> tuple[list[WeightMatrix], di
     return sound, unnamed
 
 
-def _contradiction(group: Sequence[WeightMatrix]) -> str | None:
-    shapes = {matrix.name: matrix.parts[0].out_in for matrix in group}
+def _contradiction(group: Sequence[WeightMatrix], unchecked: Container[str]) -> str | None:
+    shapes = {matrix.name: matrix.parts[0].out_in for matrix in group if matrix.name not in unchecked}
     for (left, left_axis), (right, right_axis) in _relations(shapes):
         if left in shapes and right in shapes and shapes[left][left_axis] != shapes[right][right_axis]:
             return f"its layer has {left} {shapes[left]} and {right} {shapes[right]} (out, in), a contradiction"

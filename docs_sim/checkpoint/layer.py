@@ -16,12 +16,13 @@ _MOST_EXPERTS = 10_000
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tensor stands in a list of layers: ``container``.``layer``.``path``."""
+    """Where a tensor stands in a list of layers: ``container``.``layer``.``path``, and in which stage if there are."""
 
     tensor: StoredTensor
     container: str
     layer: int
     path: str
+    stage: int | None = None
 
 
 class KnownPaths:
@@ -119,7 +120,8 @@ def name_layer(
                 doubts.setdefault(slot.block, _uncut(slot))
     for block, reason in doubts.items():
         unnamed |= rejected((matrix for matrix in matrices if matrix.block == block and matrix.expert is None), reason)
-    sound, contradictory = consistent([one for one in matrices if one.expert is not None or one.block not in doubts])
+    matrices = [one for one in matrices if one.expert is not None or one.block not in doubts]
+    sound, contradictory = consistent(matrices, known.layout.unchecked)
     return sound, unnamed | contradictory
 
 
@@ -166,7 +168,7 @@ def _unfit(slot: _Slot) -> str | None:
     if 0 in shape:
         return f"is empty: {shape}"
     if len(shape) != 2 and not (len(shape) == 3 and (slot.stacked or slot.entry.reshaped)):
-        return f"has {len(shape)} dimensions"
+        return f"has {len(shape)} dimensions, as a convolution has: {shape}"
     return None
 
 

@@ -37,7 +37,7 @@ class Layout:
 
     Attributes:
         name: of the file.
-        containers: what the list of layers is called: ``layers``, ``h``.
+        containers: what the list of layers is called: ``layers``, ``h``, ``layers.{stage}.blocks``.
         requires: paths of which a model of this family has at least one.
         entries: path inside the layer -> what it stands for.
         templates: the same for paths with ``{expert}`` or ``{sub}``.
@@ -45,6 +45,7 @@ class Layout:
         marked: path -> (beginnings of paths, what these are in a layer that has the path).
         extended: whether it builds on another.
         tied: path of a layer that has no matrices of its own and uses those of an earlier one.
+        unchecked: names of matrices whose shape does not follow from the others of the layer.
         outside: path outside the layers -> matrix name; always stored (out, in).
     """
 
@@ -57,6 +58,7 @@ class Layout:
     marked: Mapping[str, tuple[tuple[str, ...], str]]
     extended: bool
     tied: str | None
+    unchecked: frozenset[str]
     outside: Mapping[str, str]
 
     def meaning(self, path: str) -> Meaning | None:

@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -84,6 +84,7 @@ _VALUES = {
     "layers": _PATHS,
     "requires": _PATHS,
     "reshaped": _PATHS,
+    "unchecked": _PATHS,
     "in_out": _PATHS_OR_ALL,
 }
 _TABLES = {**dict.fromkeys((*GROUPS, "outside"), _PATHS), "others": _TEXT, "marked": _MARK}
@@ -137,6 +138,9 @@ def _layout(name: str, table: Mapping[str, Any]) -> Layout:
     containers = table.get("layers", base.containers if base else ())
     if not containers:
         raise InputError('layers is missing: what the list of layers is called, such as layers = ["layers"]')
+    for container in containers:
+        _check_path("layers", container, ["{stage}"])
+    _check_names("unchecked", table.get("unchecked", []))
     marked = {path: (tuple(value[:-1]), value[-1]) for path, value in table.get("marked", {}).items()}
     return Layout(
         name=name,
@@ -148,6 +152,7 @@ def _layout(name: str, table: Mapping[str, Any]) -> Layout:
         marked={**(base.marked if base else {}), **marked},
         extended=base is not None,
         tied=table.get("tied"),
+        unchecked=frozenset(table.get("unchecked", ())),
         outside={**(base.outside if base else {}), **_outside(table)},
     )
 
@@ -168,7 +173,7 @@ def _entries(table: Mapping[str, Any]) -> dict[str, Entry]:
     for key, path, group, rule, names in _statements(table):
         if path in entries:
             raise InputError(f"{key}: {shown(path)} is given a second time")
-        _check_path(key, path)
+        _check_path(key, path, _NUMBERS)
         _check_names(key, names)
         if rule is not None and rule not in RULES:
             raise InputError(f"{key}: no rule {shown(rule)}; known: {', '.join(RULES)}")
@@ -221,10 +226,10 @@ def _check_names(key: str, names: Sequence[str]) -> None:
         raise InputError(f"{key}: one matrix twice in {', '.join(names)}")
 
 
-def _check_path(key: str, path: str) -> None:
+def _check_path(key: str, path: str, placeholders: Collection[str]) -> None:
     found = _PLACEHOLDER.findall(path)
-    if not set(found) <= set(_NUMBERS) or len(set(found)) < len(found):
-        raise InputError(f"{key}: {shown(path)} may hold {' and '.join(_NUMBERS)}, each once, and no other braces")
+    if not set(found) <= set(placeholders) or len(set(found)) < len(found):
+        raise InputError(f"{key}: {shown(path)} may hold {' and '.join(placeholders)}, once, and no other braces")
 
 
 def _pattern(template: str) -> str:

@@ -9,7 +9,7 @@ import difflib
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from docs_sim.checkpoint.head_counts import head_count
 from docs_sim.checkpoint.layer import Place
@@ -24,6 +24,7 @@ from docs_sim.errors import shown
 
 _LOOKED_AT = 50
 _LONGEST_NAME = 1000  # matching takes time that grows with the length, and no model has longer names
+_STAGE = re.compile(r"\.(\d{1,6})(?=\.|$)")
 _POSITIONS = {name: position for position, name in enumerate(ALIASES)}
 
 
@@ -84,7 +85,8 @@ def _places(
     tensors: Mapping[str, StoredTensor], known: Sequence[Layout]
 ) -> tuple[dict[str, list[Place]], dict[str, Unnamed], list[StoredTensor]]:
     """The tensors inside lists of layers, by prefix; those that fit nowhere; and those outside the layers."""
-    containers = "|".join(sorted({re.escape(name) for layout in known for name in layout.containers}))
+    names = sorted({name for layout in known for name in layout.containers}, key=lambda name: ("{" not in name, name))
+    containers = "|".join(re.escape(name).replace(r"\{stage\}", r"\d{1,6}") for name in names)
     pattern = re.compile(rf"((?:.*?\.)??)({containers})\.(\d{{1,6}})\.(.+)")
     places: dict[str, list[Place]] = defaultdict(list)
     unnamed: dict[str, Unnamed] = {}
@@ -98,8 +100,26 @@ def _places(
             outside.append(tensor)
         else:
             prefix, container, layer, path = found.groups()
-            places[prefix].append(Place(tensor, container, int(layer), path))
-    return places, unnamed, outside
+            places[prefix].append(_place(tensor, container, int(layer), path))
+    return {prefix: _counted(members) for prefix, members in places.items()}, unnamed, outside
+
+
+def _place(tensor: StoredTensor, container: str, layer: int, path: str) -> Place:
+    stage = _STAGE.search(container)
+    if stage is None:
+        return Place(tensor, container, layer, path)
+    return Place(tensor, _STAGE.sub(".{stage}", container), layer, path, int(stage[1]))
+
+
+def _counted(places: list[Place]) -> list[Place]:
+    """Layers that are numbered within stages, numbered from the first stage to the last."""
+    staged = sorted({(place.stage, place.layer) for place in places if place.stage is not None})
+    if not staged:
+        return places
+    numbers = {number: position for position, number in enumerate(staged)}
+    return [
+        place if place.stage is None else replace(place, layer=numbers[place.stage, place.layer]) for place in places
+    ]
 
 
 def _outside(tensors: Iterable[StoredTensor], layout: Layout | None) -> tuple[list[WeightMatrix], dict[str, Unnamed]]:
