@@ -39,6 +39,7 @@ class Layout:
         name: of the file.
         containers: what the list of layers is called: ``layers``, ``h``, ``layers.{stage}.blocks``.
         requires: paths of which a model of this family has at least one.
+        model_types: what config.json calls it, for a family whose names and shapes are those of another.
         entries: path inside the layer -> what it stands for.
         templates: the same for paths with ``{expert}`` or ``{sub}``.
         others: beginning of a path -> what it is instead.
@@ -52,6 +53,7 @@ class Layout:
     name: str
     containers: frozenset[str]
     requires: tuple[str, ...]
+    model_types: tuple[str, ...]
     entries: Mapping[str, Entry]
     templates: tuple[tuple[re.Pattern[str], Entry], ...]
     others: Mapping[str, str]

@@ -1,8 +1,9 @@
 """Tensor names -> named neuron matrices.
 
-A layout is chosen by the names that are there and checked by their shapes, never by ``model_type``, so that a new
-model with familiar names works on the day it appears. Each stack of layers (encoder, decoder, vision tower) is named
-by the layout that fits it: ``stack`` and below it ``layer``. Here is what holds the stacks together.
+A layout is chosen by the names that are there and checked by their shapes, so that a new model with familiar names
+works on the day it appears; ``model_type`` tells apart only what has the same names and shapes and another meaning.
+Each stack of layers (encoder, decoder, vision tower) is named by the layout that fits it: ``stack`` and below it
+``layer``. What holds the stacks together is here.
 """
 
 import difflib
@@ -59,7 +60,8 @@ def name_tensors(
         tower: ``language``, ``vision`` or ``audio``.
         known: the layouts to choose from; the built-in ones if None.
     """
-    known = layouts() if known is None else known
+    model_type = (config or {}).get("model_type")
+    known = [one for one in known or layouts() if not one.model_types or model_type in one.model_types]
     places, unnamed, outside = _places(tensors, known)
     stacks = [
         name_stack(prefix, members, known, head_count(config or {}, tower_of(prefix)))
@@ -105,10 +107,16 @@ def _places(
 
 
 def _place(tensor: StoredTensor, container: str, layer: int, path: str) -> Place:
-    stage = _STAGE.search(container)
-    if stage is None:
+    if "." not in container:
         return Place(tensor, container, layer, path)
-    return Place(tensor, _STAGE.sub(".{stage}", container), layer, path, int(stage[1]))
+    template, stage = _stage(container)
+    return Place(tensor, template, layer, path, stage)
+
+
+def _stage(container: str) -> tuple[str, int | None]:
+    """``layers.3.blocks`` -> ``layers.{stage}.blocks`` and 3."""
+    found = _STAGE.search(container)
+    return (container, None) if found is None else (_STAGE.sub(".{stage}", container), int(found[1]))
 
 
 def _counted(places: list[Place]) -> list[Place]:

@@ -4,6 +4,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from docs_sim.checkpoint.layer import KnownPaths, Place, name_layer
 from docs_sim.checkpoint.layout import Layout
@@ -29,7 +30,7 @@ class Stack:
     matrices: tuple[WeightMatrix, ...]
     unnamed: Mapping[str, Unnamed]
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """Size of its matrices in the file."""
         tensors = {part.tensor.name: part.tensor.bytes for matrix in self.matrices for part in matrix.parts}
@@ -51,9 +52,7 @@ def name_stack(prefix: str, places: Sequence[Place], known: Sequence[Layout], he
     paths = Counter((place.container, place.path) for place in places)
     scores = {layout.name: _score(layout, paths) for layout in known}
     candidates = [layout for layout in known if scores[layout.name] > 0]
-    candidates.sort(
-        key=lambda layout: (-scores[layout.name], not layout.requires, layout.extended, -len(layout.entries))
-    )
+    candidates.sort(key=lambda layout: (-scores[layout.name], *_particular(layout)))
     best: Stack | None = None
     for layout in candidates:
         stack = _by_layout(prefix, places, layout, heads)
@@ -62,6 +61,11 @@ def name_stack(prefix: str, places: Sequence[Place], known: Sequence[Layout], he
         if not any(unnamed.keys for unnamed in stack.unnamed.values()):
             break
     return best or Stack(prefix, None, (), {p.tensor.name: Unnamed(p.tensor.name, UNKNOWN) for p in places})
+
+
+def _particular(layout: Layout) -> tuple[bool, bool, bool, int]:
+    """Sorts first what is meant for few models, and last what a general layout grew into."""
+    return not layout.model_types, not layout.requires, layout.extended, -len(layout.entries)
 
 
 def _score(layout: Layout, paths: Mapping[tuple[str, str], int]) -> int:

@@ -484,12 +484,18 @@ def test_attention_sinks_do_not_make_a_gpt_oss(write_model):
     }
     up = open_checkpoint(write_model(tensors)).matrices("mlp_up")[1]
     assert torch.equal(up.load(), whole[1][W:].T)
-    turned = tensors | {
+
+
+@pytest.mark.parametrize("model_type", ["gpt_oss", "openai_privacy_filter", ["openai_privacy_filter"], None])
+def test_only_the_config_tells_the_privacy_filter_from_gpt_oss(model_type, write_model):
+    whole, prefix = random(3, 2 * W, N), "model.layers.0"
+    tensors = {
+        f"{prefix}.mlp.router.weight": random(3, N),
         f"{prefix}.mlp.experts.gate_up_proj": whole.transpose(1, 2),
         f"{prefix}.mlp.experts.gate_up_proj_bias": random(3, 2 * W),
     }
-    up = open_checkpoint(write_model(turned, "oss")).matrices("mlp_up")[1]
-    assert torch.equal(up.load(), whole[1][1::2].T)
+    up = open_checkpoint(write_model(tensors, config={"model_type": model_type})).matrices("mlp_up")[1]
+    assert torch.equal(up.load(), (whole[1][W:] if model_type == "openai_privacy_filter" else whole[1][1::2]).T)
 
 
 def test_time_mix_of_rwkv_is_no_attention(write_model):

@@ -47,6 +47,9 @@ def test_a_layout_of_the_user_names_what_no_other_knows(write_model, tmp_path):
     assert torch.equal(key["layers.0.experts.2.mlp_up"].load(), tensors["x.towers.0.wide.2"].T)
 
 
+LISTS = ("layers", "requires", "reshaped", "unchecked", "model_types")
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -57,8 +60,8 @@ def test_a_layout_of_the_user_names_what_no_other_knows(write_model, tmp_path):
         ("extends = 'nothing'", "cannot extend 'nothing'"),
         ("extends = ['llama']", "extends must be a text"),
         ("tied = true", "tied must be a text"),
-        *((f"{key} = 'layers'", f"{key} must be a list of names") for key in ("layers", "requires", "reshaped")),
-        *((f"{key} = [1]", f"{key} must be a list of names") for key in ("layers", "requires", "reshaped")),
+        *((f"{key} = 'layers'", f"{key} must be a list of names") for key in LISTS),
+        *((f"{key} = [1]", f"{key} must be a list of names") for key in LISTS),
         ("layers = 3", "layers must be a list of names"),
         ("in_out = 'x'", "in_out must be true, false or a list of paths"),
         ("in_out = [true]", "in_out must be true, false or a list of paths"),
@@ -83,6 +86,9 @@ def test_a_layout_of_the_user_names_what_no_other_knows(write_model, tmp_path):
         ("[fused.dense]\nx = ['equal blocks', 'attn_q', 'attn_q']", "one matrix twice"),
         ("in_out = ['y']\n[dense]\nmlp_up = ['x']", "in_out: this file names no matrix at 'y'"),
         ("reshaped = ['y']\n[dense]\nmlp_up = ['x']", "reshaped: this file names no matrix at 'y'"),
+        ("layers = ['a.{stage}.{stage}']", "layers: 'a.{stage}.{stage}' may hold {stage}, once"),
+        ("layers = ['{layer}.a']", "layers: '{layer}.a' may hold {stage}, once"),
+        ("layers = ['h']\nunchecked = ['attn_x']", "unchecked: 'attn_x' is no matrix"),
         ("[experts]\nmlp_up = ['{expert}.{expert}']", "once, and no other braces"),
         ("[dense]\nmlp_up = ['a.{layer}.b']", "'a.{layer}.b' may hold {expert} and {sub}"),
         ("layers = ['h']\n[outside]\nembed = ['a.{sub}']", "outside the layers are none"),
