@@ -170,6 +170,7 @@ BERT = ("query", "key", "value")
 QKV = "attn_q attn_k attn_v"
 FC = {"mlp.fc1": "mlp_up", "mlp.fc2": "mlp_down"}
 GATED = {f"{name}_proj": f"mlp_{name}" for name in ("gate", "up", "down")}
+GATED_MLP = {f"mlp.{path}": name for path, name in GATED.items()}
 
 # Layer prefix, and path inside a layer -> the matrices that it holds, side by side.
 NAMES = {
@@ -184,7 +185,7 @@ NAMES = {
         "blocks",
         {"attn.qkv": QKV, "attn.proj": "attn_o", "mlp.w12": "mlp_gate mlp_up", "mlp.w3": "mlp_down"},
     ),
-    "DINOv3": ("model.layer", four("attention.") | {f"mlp.{path}": name for path, name in GATED.items()}),
+    "DINOv3": ("model.layer", four("attention.") | GATED_MLP),
     "AIMv2": (
         "encoder.layers",
         four("attention.", o="out_proj") | {f"ffn.{path}": name for path, name in GATED.items()},
@@ -202,6 +203,30 @@ NAMES = {
     ),
     "ViTDet": ("encoder.layer", {"attention.qkv": QKV, "attention.proj": "attn_o"} | FC),
     "Kimi": ("vision_tower.layers", four("attn.", o="proj") | FC),
+    "Qwen2.5-Omni": ("visual.blocks", four("attn.", "q", "k", "v", "proj") | GATED_MLP),
+    "Q-Former": (
+        "qformer.encoder.layer",
+        four("attention.", *(f"attention.{x}" for x in BERT), "output.dense")
+        | four("crossattention.", *(f"attention.{x}" for x in BERT), "output.dense", to="cross")
+        | {"intermediate_query.dense": "mlp_up", "output_query.dense": "mlp_down"},
+    ),
+    "BERT in layers": (
+        "text_model.encoder.layers",
+        four("attention.", *(f"self.{x}" for x in BERT), "output.dense")
+        | {"intermediate.dense": "mlp_up", "output.dense": "mlp_down"},
+    ),
+    "SpeechT5": (
+        "decoder.wrapped_decoder.layers",
+        four("self_attn.", o="out_proj")
+        | four("encoder_attn.", o="out_proj", to="cross")
+        | {"feed_forward.intermediate_dense": "mlp_up", "feed_forward.output_dense": "mlp_down"},
+    ),
+    "Cosmos 3": ("model.layers", four("self_attn.", "to_q", "to_k", "to_v", "to_out") | GATED_MLP),
+    "MiniMax M3": (
+        "model.layers",
+        {"mlp.shared_experts.gate_up_proj": "shared.mlp_gate shared.mlp_up"}
+        | {"mlp.shared_experts.down_proj": "shared.mlp_down"},
+    ),
     "Pix2Struct": (
         "encoder.layer",
         four("attention.", *BERT, "output") | {"mlp.wi_0": "mlp_gate", "mlp.wi_1": "mlp_up", "mlp.wo": "mlp_down"},
@@ -496,6 +521,17 @@ def test_only_the_config_tells_the_privacy_filter_from_gpt_oss(model_type, write
     }
     up = open_checkpoint(write_model(tensors, config={"model_type": model_type})).matrices("mlp_up")[1]
     assert torch.equal(up.load(), (whole[1][W:] if model_type == "openai_privacy_filter" else whole[1][1::2]).T)
+
+
+@pytest.mark.parametrize("marker", ["q_conv1d", "b_proj"])
+def test_linear_attention_with_names_of_attention_is_listed(marker, write_model):
+    paths = four("self_attn.") | GATED_MLP
+    tensors = stored("model.layers", 0, paths | {f"self_attn.{marker}": "attn_q"}) | stored("model.layers", 1, paths)
+    checkpoint = open_checkpoint(write_model(tensors))
+    check_accounts(checkpoint)
+    assert [matrix.layer for matrix in checkpoint.matrices("attn_q")] == [1]
+    assert [matrix.layer for matrix in checkpoint.matrices("mlp_up")] == [0, 1]
+    assert set(reasons(checkpoint).values()) == {"part of linear attention"}
 
 
 def test_time_mix_of_rwkv_is_no_attention(write_model):
