@@ -227,6 +227,18 @@ NAMES = {
         {"mlp.shared_experts.gate_up_proj": "shared.mlp_gate shared.mlp_up"}
         | {"mlp.shared_experts.down_proj": "shared.mlp_down"},
     ),
+    "Switch without experts": (
+        "decoder.block",
+        four("layer.0.SelfAttention.", *"qkvo")
+        | four("layer.1.EncDecAttention.", *"qkvo", to="cross")
+        | {"layer.2.mlp.wi": "mlp_up", "layer.2.mlp.wo": "mlp_down"},
+    ),
+    "PatchTST": ("encoder.layers", four("self_attn.", o="out_proj") | {"ff.0": "mlp_up", "ff.3": "mlp_down"}),
+    "CLVP text": (
+        "text_encoder_model.layers",
+        four("self_attn.", o="out_proj") | {"mlp.fc1.proj": "mlp_up mlp_gate", "mlp.fc2": "mlp_down"},
+    ),
+    "Gemma 3n sound": ("tower.conformer", four("attention.", *(f"attn.{x}_proj" for x in "qkv"), "post")),
     "Pix2Struct": (
         "encoder.layer",
         four("attention.", *BERT, "output") | {"mlp.wi_0": "mlp_gate", "mlp.wi_1": "mlp_up", "mlp.wo": "mlp_down"},
