@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from docs_sim.checkpoint.adapter import adapted
-from docs_sim.checkpoint.layout import Layout, read_layout
+from docs_sim.checkpoint.layout import Layout
+from docs_sim.checkpoint.layout_file import read_layout
 from docs_sim.checkpoint.matrix import WeightMatrix
 from docs_sim.checkpoint.matrix_names import canonical_name
-from docs_sim.checkpoint.naming import TOWERS, Unnamed, closest_names, name_tensors
+from docs_sim.checkpoint.naming import closest_names, name_tensors
 from docs_sim.checkpoint.reader import read_adapter, read_files
 from docs_sim.checkpoint.source import Source, find_adapter, find_source, split_adapter
+from docs_sim.checkpoint.stack import TOWERS
 from docs_sim.checkpoint.stored import StoredTensor
+from docs_sim.checkpoint.unnamed import Unnamed
 from docs_sim.errors import InputError, shown
 
 

@@ -112,3 +112,4 @@ RULES: dict[str, Callable[[Sequence[str], Sizes], dict[str, Rows] | None]] = {
     "four shards": _four_shards,
     "interleaved": _interleaved,
 }
+BY_HEADS = ("key groups", "head by head")  # those that need the number of heads

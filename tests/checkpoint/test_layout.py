@@ -1,19 +1,15 @@
 """Names -> matrices: the zoo of real layouts bit for bit, and small ones made for a single question."""
 
-import hashlib
 import json
-import math
-from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from naming_checks import check_accounts, out_in, random, reasons, sha256
 from safetensors.torch import load_file
 
-from docs_sim.checkpoint import Checkpoint, open_checkpoint
-from docs_sim.checkpoint.layout import layouts
-from docs_sim.checkpoint.matrix import Part, WeightMatrix
+from docs_sim.checkpoint import open_checkpoint
 from docs_sim.errors import InputError
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
@@ -32,48 +28,7 @@ RENAMED = (
     "prefix_qwen2",
     "sharded_llama",
 )
-AS_STORED = ("attn_o", "mlp_down", "cross_o")  # of the truth's [out, in]; the other neuron matrices are its transpose
 OUTSIDE = {"embed", "lm_head"}
-
-
-def out_in(matrix: WeightMatrix) -> torch.Tensor:
-    """A loaded matrix in the orientation of the truth."""
-    loaded = matrix.load()
-    assert loaded.shape == matrix.shape
-    return loaded if matrix.name in AS_STORED else loaded.T
-
-
-def sha256(tensor: torch.Tensor) -> str:
-    return hashlib.sha256(tensor.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
-
-
-def check_accounts(checkpoint: Checkpoint) -> None:
-    """Every tensor is in a matrix or unnamed with a reason, never both; and matrices share no row of a tensor."""
-    unnamed = [one.name for one in checkpoint.unnamed]
-    named = {name for matrix in checkpoint.matrices() for name in matrix.tensors}
-    assert sorted([*unnamed, *named]) == sorted(checkpoint.tensors)
-    assert all(one.reason for one in checkpoint.unnamed)
-    places = defaultdict(set)  # a layer that is tied to another uses the same part
-    for matrix in checkpoint.matrices():
-        for part in matrix.parts:
-            places[part.tensor.name].add(part)
-    for name, parts in places.items():
-        shape = checkpoint.tensors[name].shape
-        index = torch.arange(math.prod(shape)).view(shape)
-        held = torch.cat([part_of(part, index).flatten() for part in parts])
-        assert len(held.unique()) == len(held), f"two matrices share numbers of {name}"
-    keys = [matrix.key for matrix in checkpoint.matrices()]
-    assert len(keys) == len(set(keys))
-
-
-def part_of(part: Part, whole: torch.Tensor) -> torch.Tensor:
-    """What a part takes, of another tensor of the same shape."""
-    tensor = replace(part.tensor, read=lambda begin, end: whole[begin:end], refusal=None)
-    return replace(part, tensor=tensor).load()
-
-
-def reasons(checkpoint: Checkpoint) -> dict[str, str]:
-    return {one.name: one.reason for one in checkpoint.unnamed}
 
 
 @pytest.mark.parametrize("folder", FOLDERS or [ABSENT])
@@ -110,10 +65,6 @@ def test_renamed_checkpoint_is_found_whole(folder):
     found = {matrix.key: matrix for matrix in checkpoint.matrices() if matrix.key not in OUTSIDE}
     assert found.keys() == truth.keys()
     assert all(torch.equal(out_in(matrix).float(), truth[key]) for key, matrix in found.items())
-
-
-def random(*shape: int) -> torch.Tensor:
-    return torch.randn(shape).bfloat16()
 
 
 def gpt2_tensors(layers: int = 2, width: int = 16, inner: int = 24, kv: int | None = None, *, linear: bool = False):
@@ -368,68 +319,6 @@ def test_long_names_take_no_long_time(name, write_raw, open_with_little_time):
     assert open_with_little_time(write_raw({name: entry}, bytes(16))) in ("opened", "refused")
 
 
-def test_every_layout_file_is_understood():
-    names = [layout.name for layout in layouts()]
-    assert len(names) > 30
-    assert all(layout.containers and layout.entries for layout in layouts())
-
-
-MINE = """
-layers = ["towers"]
-in_out = ["fuse"]
-[dense]
-attn_o = ["out"]
-[experts]
-mlp_up = ["wide.{expert}"]
-[fused.dense]
-fuse = ["query blocks", "attn_q", "attn_k", "attn_v"]
-[outside]
-embed = ["words"]
-"""
-
-
-def test_a_layout_of_the_user_names_what_no_other_knows(write_model, tmp_path):
-    (tmp_path / "mine.toml").write_text(MINE)
-    tensors = {f"x.towers.{layer}.out": random(16, 16) for layer in range(2)}
-    tensors |= {f"x.towers.{layer}.fuse": random(16, 24) for layer in range(2)}
-    tensors |= {f"x.towers.{layer}.wide.{number}": random(8, 16) for layer in range(2) for number in range(3)}
-    tensors["x.words"] = random(40, 16)
-    directory = write_model(tensors)
-    assert open_checkpoint(directory).layout is None
-    checkpoint = open_checkpoint(directory, layout=tmp_path / "mine.toml")
-    check_accounts(checkpoint)
-    assert (checkpoint.layout, len(checkpoint.matrices())) == ("mine", 2 * (4 + 3) + 1)
-    key = {matrix.key: matrix for matrix in checkpoint.matrices()}
-    assert torch.equal(key["layers.1.attn_k"].load(), tensors["x.towers.1.fuse"][:, 16:20])
-    assert torch.equal(key["layers.0.experts.2.mlp_up"].load(), tensors["x.towers.0.wide.2"].T)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("layers = 3", "list of names"),
-        ("= 3", "layout file"),
-        ("layer = ['h']", "unknown key 'layer'"),
-        ("extends = 'nothing'", "cannot extend 'nothing'"),
-        ("[dense]\nmlp_upp = ['x']", "'mlp_upp' is no matrix"),
-        ("[fused.dense]\nx = ['thirds', 'attn_q', 'attn_k']", "no rule 'thirds'"),
-        ("[fused.dense]\nx = []", "layout file"),
-        ("[dense]\nmlp_up = 3", "layout file"),
-        ("layers = 'layers'", "list of names"),
-        ("layers = [1]", "list of names"),
-        ("layers = ['layers']\n[marked]\nx = []", "layout file"),
-        ("layers = ['layers']\n[dense]\nmlp_up = ['{expert}.{expert}']", "layout file"),
-    ],
-)
-def test_layout_of_the_user_that_is_not_understood(text, words, write_model, llama_tensors, tmp_path):
-    (tmp_path / "mine.toml").write_text(text)
-    with pytest.raises(InputError, match=words) as caught:
-        open_checkpoint(write_model(llama_tensors()), layout=tmp_path / "mine.toml")
-    assert "mine" in str(caught.value)
-    with pytest.raises(InputError, match="cannot be read"):
-        open_checkpoint(write_model(llama_tensors()), layout=tmp_path / "none.toml")
-
-
 @pytest.mark.parametrize("tower", ["vision", "audio"])
 def test_tower_is_chosen(tower, write_model, llama_tensors):
     prefix = {"vision": "model.vision_tower.", "audio": "audio_encoder."}[tower]
@@ -472,10 +361,18 @@ def test_experts_that_cannot_be_used_are_named_with_the_reason(write_model, moe_
     assert "3 dimensions" in unnamed[name].reason
 
 
-def test_many_fused_layers_take_no_long_time(write_raw, open_with_little_time):
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        {"self_attn.qkv_proj": (3, 1), "self_attn.o_proj": (1, 1)},
+        {"linear": (1, 1), "shared_transf.self_attn.q_proj": (1, 1)},
+    ],
+    ids=["fused", "tied"],
+)
+def test_many_layers_take_no_long_time(shapes, write_raw, open_with_little_time):
     header, position = {}, 0
     for layer in range(20_000):
-        for path, shape in (("self_attn.qkv_proj", (3, 1)), ("self_attn.o_proj", (1, 1))):
+        for path, shape in shapes.items():
             size = 2 * shape[0]
             entry = {"dtype": "BF16", "shape": shape, "data_offsets": [position, position + size]}
             header[f"model.layers.{layer}.{path}.weight"] = entry
@@ -483,159 +380,7 @@ def test_many_fused_layers_take_no_long_time(write_raw, open_with_little_time):
     assert open_with_little_time(write_raw(header, bytes(position))) == "opened"
 
 
-H, D, N, W = 4, 6, 24, 40  # heads, their width, the width of the model, that of the MLP
-
-
-def blocks(*sizes: int) -> list[slice]:
-    ends = [sum(sizes[: count + 1]) for count in range(len(sizes))]
-    return [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
-
-
-def by_group(groups: int) -> list[list[int]]:
-    """Rows of queries, keys and values where each key head is stored with its query heads before it."""
-    each = H // groups * D
-    rows: list[list[int]] = [[], [], []]
-    for group in range(groups):
-        start = group * (each + 2 * D)
-        rows[0] += range(start, start + each)
-        rows[1] += range(start + each, start + each + D)
-        rows[2] += range(start + each + D, start + each + 2 * D)
-    return rows
-
-
-# Architectures that no reference checkpoint shows: layer prefix, tensors, and which rows of which are which matrix.
-FAMILIES = {
-    "Falcon with groups": (
-        "transformer.h",
-        {"self_attention.query_key_value": (H * D + 4 * D, N), "self_attention.dense": (N, H * D)},
-        {"self_attention.query_key_value": dict(zip(("attn_q", "attn_k", "attn_v"), by_group(2), strict=True))},
-    ),
-    "Falcon with one key": (
-        "transformer.h",
-        {"self_attention.query_key_value": (H * D + 2 * D, N), "self_attention.dense": (N, H * D)},
-        {"self_attention.query_key_value": dict(zip(("attn_q", "attn_k", "attn_v"), by_group(1), strict=True))},
-    ),
-    "StarCoder with all keys": (
-        "transformer.h",
-        {"attn.c_attn": (3 * N, N), "attn.c_proj": (N, N), "mlp.c_fc": (W, N), "mlp.c_proj": (N, W)},
-        {"attn.c_attn": dict(zip(("attn_q", "attn_k", "attn_v"), by_group(4), strict=True))},
-    ),
-    "Qwen 1": (
-        "transformer.h",
-        {"attn.c_attn": (3 * N, N), "attn.c_proj": (N, N), "mlp.w1": (W, N), "mlp.w2": (W, N), "mlp.c_proj": (N, W)},
-        {
-            "attn.c_attn": dict(zip(("attn_q", "attn_k", "attn_v"), blocks(N, N, N), strict=True)),
-            "mlp.w1": {"mlp_up": slice(None)},
-            "mlp.w2": {"mlp_gate": slice(None)},
-        },
-    ),
-    "OLMo 1": (
-        "model.transformer.blocks",
-        {"att_proj": (N + 12, N), "attn_out": (N, N), "ff_proj": (2 * W, N), "ff_out": (N, W)},
-        {
-            "att_proj": dict(zip(("attn_q", "attn_k", "attn_v"), blocks(N, 6, 6), strict=True)),
-            "ff_proj": dict(zip(("mlp_up", "mlp_gate"), blocks(W, W), strict=True)),
-        },
-    ),
-    "OpenELM": (
-        "transformer.layers",
-        {"attn.qkv_proj": (18 + 12, N), "attn.out_proj": (N, 18), "ffn.proj_1": (2 * W, N), "ffn.proj_2": (N, W)},
-        {
-            "attn.qkv_proj": dict(zip(("attn_q", "attn_k", "attn_v"), blocks(18, 6, 6), strict=True)),
-            "ffn.proj_1": dict(zip(("mlp_gate", "mlp_up"), blocks(W, W), strict=True)),
-        },
-    ),
-    "ModernBERT": (
-        "model.layers",
-        {"attn.Wqkv": (3 * N, N), "attn.Wo": (N, N), "mlp.Wi": (2 * W, N), "mlp.Wo": (N, W)},
-        {
-            "attn.Wqkv": dict(zip(("attn_q", "attn_k", "attn_v"), blocks(N, N, N), strict=True)),
-            "mlp.Wi": dict(zip(("mlp_gate", "mlp_up"), blocks(W, W), strict=True)),
-        },
-    ),
-    "Nomic": (
-        "encoder.layers",
-        {"attn.Wqkv": (3 * N, N), "attn.out_proj": (N, N), "mlp.fc11": (W, N), "mlp.fc12": (W, N), "mlp.fc2": (N, W)},
-        {"mlp.fc11": {"mlp_up": slice(None)}, "mlp.fc12": {"mlp_gate": slice(None)}},
-    ),
-    "Jina": (
-        "roberta.encoder.layers",
-        {"mixer.Wqkv": (3 * N, N), "mixer.out_proj": (N, N), "mlp.fc1": (W, N), "mlp.fc2": (N, W)},
-        {"mixer.Wqkv": dict(zip(("attn_q", "attn_k", "attn_v"), blocks(N, N, N), strict=True))},
-    ),
-    "TeleChat": (
-        "transformer.h",
-        {
-            "self_attention.query": (N, N),
-            "self_attention.key_value": (2 * N, N),
-            "self_attention.dense": (N, N),
-            "mlp.gate_proj": (W, N),
-            "mlp.up_proj": (W, N),
-            "mlp.down_proj": (N, W),
-        },
-        {
-            "self_attention.key_value": {
-                "attn_k": [row for head in range(H) for row in range(2 * D * head, 2 * D * head + D)],
-                "attn_v": [row for head in range(H) for row in range(2 * D * head + D, 2 * D * (head + 1))],
-            }
-        },
-    ),
-    "EXAONE": (
-        "transformer.h",
-        {
-            "attn.attention.q_proj": (N, N),
-            "attn.attention.k_proj": (12, N),
-            "attn.attention.v_proj": (12, N),
-            "attn.attention.out_proj": (N, N),
-            "mlp.c_fc_0": (W, N),
-            "mlp.c_fc_1": (W, N),
-            "mlp.c_proj": (N, W),
-        },
-        {"mlp.c_fc_0": {"mlp_gate": slice(None)}, "mlp.c_fc_1": {"mlp_up": slice(None)}},
-    ),
-    "original Llama": (
-        "layers",
-        {
-            "attention.wq": (N, N),
-            "attention.wk": (12, N),
-            "attention.wv": (12, N),
-            "attention.wo": (N, N),
-            "feed_forward.w1": (W, N),
-            "feed_forward.w3": (W, N),
-            "feed_forward.w2": (N, W),
-        },
-        {"feed_forward.w1": {"mlp_gate": slice(None)}, "feed_forward.w3": {"mlp_up": slice(None)}},
-    ),
-    "OPT": (
-        "model.decoder.layers",
-        {
-            "self_attn.q_proj": (N, N),
-            "self_attn.k_proj": (N, N),
-            "self_attn.v_proj": (N, N),
-            "self_attn.out_proj": (N, N),
-            "fc1": (W, N),
-            "fc2": (N, W),
-        },
-        {"fc1": {"mlp_up": slice(None)}, "fc2": {"mlp_down": slice(None)}},
-    ),
-}
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_families_without_a_reference(family, write_model):
-    prefix, shapes, expected = FAMILIES[family]
-    tensors = {
-        f"{prefix}.{layer}.{path}.weight": random(*shape) for layer in range(2) for path, shape in shapes.items()
-    }
-    checkpoint = open_checkpoint(write_model(tensors, config={"num_attention_heads": H}))
-    check_accounts(checkpoint)
-    assert checkpoint.unnamed == ()
-    found = {matrix.key: matrix for matrix in checkpoint.matrices()}
-    for layer in range(2):
-        for path, parts in expected.items():
-            for name, rows in parts.items():
-                true = tensors[f"{prefix}.{layer}.{path}.weight"][rows]
-                assert torch.equal(out_in(found[f"layers.{layer}.{name}"]), true), (path, name)
+W, N = 40, 24  # width of the MLP and of the model
 
 
 @pytest.mark.parametrize("turned", [False, True])
