@@ -25,6 +25,7 @@ class CoarseNeurons:
         unit: one step of ``rows``, the same for every matrix of this n.
         fine: (m, n) int16; times ``steps`` they are the neurons.
         steps: (m,) float32.
+        room: the bytes that hold all of these tensors.
         clipped: the largest share of a neuron's square length that ``rows`` lack.
     """
 
@@ -32,25 +33,36 @@ class CoarseNeurons:
     unit: float
     fine: Tensor
     steps: Tensor
+    room: Tensor
     clipped: float
 
     @property
     def nbytes(self) -> int:
         """Memory that it takes."""
-        return self.rows.nbytes + self.fine.nbytes + self.steps.nbytes
+        return self.room.nbytes
 
 
-def coarse_neurons(matrix: Tensor, dtype: torch.dtype, device: torch.device) -> CoarseNeurons:
+def coarse_neurons(
+    matrix: Tensor, dtype: torch.dtype, device: torch.device, room: Tensor | None = None
+) -> CoarseNeurons:
     """The non-zero columns of ``matrix`` (n, m), at length 1, with ``rows`` in ``dtype``: int8 or bfloat16.
+
+    Args:
+        matrix: as stored.
+        dtype: of ``rows``.
+        device: where to keep them.
+        room: of neurons that are not needed any more, to be used again if it has the right size.
 
     Raises:
         ValueError: if an entry is NaN or infinite, or every column is zero.
     """
     n, m = matrix.shape
     unit = _REACH / (_LARGEST * math.sqrt(n)) if dtype == torch.int8 else 1.0
-    rows = torch.empty((m, n), dtype=dtype, device=device)
-    fine = torch.empty((m, n), dtype=torch.int16, device=device)
-    steps = torch.empty(m, dtype=torch.float32, device=device)
+    if room is None or room.nbytes != coarse_bytes(n, m, dtype):
+        room = torch.empty(coarse_bytes(n, m, dtype), dtype=torch.uint8, device=device)
+    steps = room[: 4 * m].view(torch.float32)
+    fine = room[4 * m : (4 + 2 * n) * m].view(torch.int16).view(m, n)
+    rows = room[(4 + 2 * n) * m :].view(dtype).view(m, n)
     filled, least_length = 0, 1.0
     for chunk in unit_columns(matrix, torch.float32, device):
         exact = rotated(chunk)
@@ -64,21 +76,25 @@ def coarse_neurons(matrix: Tensor, dtype: torch.dtype, device: torch.device) -> 
         filled += len(exact)
     if filled == 0:
         raise ValueError("holds only zero columns, which have no direction")
-    return CoarseNeurons(rows[:filled], unit, fine[:filled], steps[:filled], 1 - least_length**2)
+    return CoarseNeurons(rows[:filled], unit, fine[:filled], steps[:filled], room, 1 - least_length**2)
 
 
 def coarse_bytes(n: int, m: int, dtype: torch.dtype) -> int:
     """Memory that the coarse form of a matrix (n, m) takes."""
-    return n * m * (dtype.itemsize + torch.int16.itemsize) + m * torch.float32.itemsize
+    return (4 + (2 + dtype.itemsize) * n) * m
 
 
 def fine_cosines(x: CoarseNeurons, of_x: Tensor, y: CoarseNeurons, of_y: Tensor) -> Tensor:
     """|cosine| of pairs of neurons, number ``of_x[k]`` of ``x`` and ``of_y[k]`` of ``y``, in float32."""
-    products = [
-        torch.linalg.vecdot(x.fine.index_select(0, some_x).float(), y.fine.index_select(0, some_y).float())
-        for some_x, some_y in zip(of_x.split(_PAIRS), of_y.split(_PAIRS), strict=True)
-    ]
-    return (torch.cat(products) * x.steps[of_x] * y.steps[of_y]).abs_().clamp_(max=1)
+    cosines = torch.empty(len(of_x), dtype=torch.float32, device=x.fine.device)
+    gathered = torch.empty((_PAIRS, x.fine.shape[1]), dtype=torch.int16, device=x.fine.device)
+    left, right = (torch.empty_like(gathered, dtype=torch.float32) for _ in range(2))
+    for some_x, some_y, into in zip(of_x.split(_PAIRS), of_y.split(_PAIRS), cosines.split(_PAIRS), strict=True):
+        count = len(into)
+        left[:count] = torch.index_select(x.fine, 0, some_x, out=gathered[:count])
+        right[:count] = torch.index_select(y.fine, 0, some_y, out=gathered[:count])
+        torch.linalg.vecdot(left[:count], right[:count], out=into)
+    return cosines.mul_(x.steps[of_x]).mul_(y.steps[of_y]).abs_().clamp_(max=1)
 
 
 def fine_error(x: CoarseNeurons, y: CoarseNeurons) -> float:

@@ -2,10 +2,8 @@
 
 import math
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -20,7 +18,6 @@ from docs_sim.indices.gumbel import fit_gumbel
 Pair = tuple[int, int]
 # Section 2 of the design promises 2e-5 of float64; the rest is left for float32 and for what the estimate neglects.
 TOLERANCE = 1.8e-5
-_PAIRS_A_BATCH = 16
 _LEAST_SCALE = 1e-9
 _PRODUCTS = {torch.int8: torch.int32}
 
@@ -35,6 +32,9 @@ class Side:
     quantiles: list[float]
 
 
+_PARALLEL = Side(1.0, 0.0, 1.0, [1.0] * len(QUANTILES))  # every neuron has its like on the other side
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Both sides of one pair, how many neurons each had, and whether it was multiplied in float32."""
@@ -43,15 +43,6 @@ class Comparison:
     sides: tuple[Side, Side]
     neurons: tuple[int, int]
     exact: bool
-
-
-@dataclass(frozen=True)
-class _Product:
-    """What is kept of a product until its batch is fitted: s_X and s_Y, and what screening tells of them."""
-
-    pair: Pair
-    samples: tuple[Tensor, Tensor]
-    screened: tuple[Screened, Screened] | None
 
 
 class PairComparer:
@@ -75,44 +66,44 @@ class PairComparer:
     def compare(
         self, pairs: Sequence[Pair], progress: Callable[[int], None], stop: threading.Event
     ) -> list[Comparison]:
-        """Compare ``pairs`` in batches, so that fits are few; ``progress`` gets 1 after each pair.
+        """Compare ``pairs``; ``progress`` gets 1 after each.
 
         Once ``stop`` is set the work ends with what is finished; an error here sets it for the others.
         """
         finished: list[Comparison] = []
         try:
-            for start in range(0, len(pairs), _PAIRS_A_BATCH):
-                products = []
-                for step, pair in enumerate(pairs[start : start + _PAIRS_A_BATCH], start):
-                    if stop.is_set():
-                        return finished
-                    products.append(self._multiply(pair, self._dtype, step))
-                    progress(1)
-                trusted, doubtful = _fit(products)
-                finished += trusted
-                finished += _fit([self._multiply(pair, EXACT, start) for pair in doubtful])[0]
+            for step, pair in enumerate(pairs):
+                if stop.is_set():
+                    break
+                finished.append(self._compared(pair, step))
+                progress(1)
         except BaseException:
             stop.set()
             raise
         return finished
 
-    def _multiply(self, pair: Pair, dtype: torch.dtype, step: int) -> _Product:
-        x, y = self.prepared.pair(pair, dtype, step)
+    def _compared(self, pair: Pair, step: int) -> Comparison:
+        x, y = self.prepared.pair(pair, self._dtype, step)
         if isinstance(x, CoarseNeurons) and isinstance(y, CoarseNeurons):
-            if same_coarse_neurons(x, y):
-                return _ones(pair, x.fine, y.fine)
-            if max(x.clipped, y.clipped) > MOST_CLIPPED:
-                return self._multiply(pair, EXACT, step)
-            sides = self._screener.screen(x, y)
-            return _Product(pair, (sides[0].cosines, sides[1].cosines), sides)
+            sides = self._screened(x, y)
+            if sides is not None:
+                return Comparison(pair, sides, (len(x.rows), len(y.rows)), exact=False)
+            x, y = self.prepared.pair(pair, EXACT, step)
         if self._matches is best_matches and same_neurons(x.rows, y.rows):
-            return _ones(pair, x.rows, y.rows)
-        return _Product(pair, self._matches(x.rows, y.rows, self._tile), None)
+            sides = _PARALLEL, _PARALLEL
+        else:
+            of_x, of_y = self._matches(x.rows, y.rows, self._tile)
+            sides = _fit([of_x])[0], _fit([of_y])[0]
+        return Comparison(pair, sides, (len(x.rows), len(y.rows)), exact=True)
 
-
-def _ones(pair: Pair, x: Tensor, y: Tensor) -> _Product:
-    ones = partial(torch.ones, dtype=EXACT, device=x.device)
-    return _Product(pair, (ones(len(x)), ones(len(y))), None)
+    def _screened(self, x: CoarseNeurons, y: CoarseNeurons) -> tuple[Side, Side] | None:
+        """Both sides by screening; None if that is too coarse."""
+        if same_coarse_neurons(x, y):
+            return _PARALLEL, _PARALLEL
+        if max(x.clipped, y.clipped) > MOST_CLIPPED:
+            return None
+        (of_x, error_x), (of_y, error_y) = map(_without_shortfalls, self._screener.screen(x, y))
+        return None if 3 * math.hypot(error_x, error_y) / 2 > TOLERANCE else (of_x, of_y)
 
 
 def _product_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
@@ -120,38 +111,17 @@ def _product_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
     return EXACT if device.type == "cuda" else _PRODUCTS.get(dtype, dtype)
 
 
-def _fit(products: Sequence[_Product]) -> tuple[list[Comparison], list[Pair]]:
-    """The comparisons that are exact enough, and the pairs for which screening was too coarse."""
-    sides = _fit_all([sample for product in products for sample in product.samples])
-    comparisons, doubtful = [], []
-    for product, fitted in zip(products, zip(sides[::2], sides[1::2], strict=True), strict=True):
-        both, error = (fitted, 0.0) if product.screened is None else _without_shortfalls(fitted, product.screened)
-        if error > TOLERANCE:
-            doubtful.append(product.pair)
-            continue
-        neurons = len(product.samples[0]), len(product.samples[1])
-        comparisons.append(Comparison(product.pair, both, neurons, product.screened is None))
-    return comparisons, doubtful
-
-
-def _without_shortfalls(
-    sides: tuple[Side, Side], screened: tuple[Screened, Screened]
-) -> tuple[tuple[Side, Side], float]:
-    """The fits as they would be if every best match had been found, and three standard errors of their mean."""
-    (x, error_x), (y, error_y) = (_without_shortfall(*side) for side in zip(sides, screened, strict=True))
-    return (x, y), 3 * math.hypot(error_x, error_y) / 2
-
-
-def _without_shortfall(side: Side, screened: Screened) -> tuple[Side, float]:
-    """The side as it would be if every best match had been found, and the standard error of its location.
+def _without_shortfalls(screened: Screened) -> tuple[Side, float]:
+    """A side as it would be if every best match had been found, and the standard error of its location.
 
     At a given scale the location is that of the mean of exp(-x / scale), so each shortfall counts by its
     exp(-x / scale). The fine cosines are taken to share their error: all may have the same match.
     """
+    (side,) = _fit([screened.cosines])
     if screened.shortfalls is None or side.scale <= 0:
         return side, math.inf
     found = screened.cosines[screened.sample]
-    short, complete = _fit_equal([found, found + screened.shortfalls])
+    short, complete = _fit([found, found + screened.shortfalls])
     weights = torch.softmax(-found / max(complete.scale, _LEAST_SCALE), dim=0)
     unseen = 1 - len(found) / len(screened.cosines)
     variance = float((weights * screened.shortfalls).square().sum()) * unseen + screened.fine_error**2
@@ -167,19 +137,9 @@ def _moved(side: Side, before: Side, after: Side) -> Side:
     return Side(location, scale, mean, [quantile + new - old for quantile, old, new in moves])
 
 
-def _fit_all(samples: Sequence[Tensor]) -> list[Side]:
-    """Fit samples, those of equal length at once."""
-    by_length: dict[int, list[int]] = defaultdict(list)
-    for position, sample in enumerate(samples):
-        by_length[len(sample)].append(position)
-    sides: dict[int, Side] = {}
-    for positions in by_length.values():
-        sides |= zip(positions, _fit_equal([samples[position] for position in positions]), strict=True)
-    return [sides[position] for position in range(len(samples))]
-
-
-def _fit_equal(samples: list[Tensor]) -> list[Side]:
-    stacked = torch.stack(samples)
+def _fit(samples: Sequence[Tensor]) -> list[Side]:
+    """Fit samples of equal length."""
+    stacked = torch.stack(list(samples))
     if stacked.device.type == "mps":
         stacked = stacked.cpu()  # MPS has no float64
     stacked = stacked.double()

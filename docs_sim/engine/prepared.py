@@ -82,26 +82,32 @@ class PreparedMatrices:
         first, second = ((index, dtype) for index in pair)
         for wanted, partner in ((first, second), (second, first)):
             if wanted not in self._kept:
-                self._make_room(unit_bytes(self._matrices[wanted[0]], dtype), {partner}, step)
-                self._kept[wanted] = self._load(*wanted)
+                dropped = self._make_room(unit_bytes(self._matrices[wanted[0]], dtype), {partner}, step)
+                self._kept[wanted] = self._load(*wanted, dropped)
         return self._kept[first], self._kept[second]
 
-    def _load(self, index: int, dtype: torch.dtype) -> PreparedNeurons:
+    def _load(self, index: int, dtype: torch.dtype, dropped: PreparedNeurons | None) -> PreparedNeurons:
+        """Into the room of what was ``dropped``, where it has the right size: freed memory falls apart."""
         matrix = self._matrices[index]
         loaded = matrix.load()
         self.loads += 1
         try:
             if dtype != EXACT:
-                return coarse_neurons(loaded, dtype, self._device)
+                room = dropped.room if isinstance(dropped, CoarseNeurons) else None
+                return coarse_neurons(loaded, dtype, self._device, room)
             return ExactNeurons(unit_neurons(loaded, dtype, self._device))
         except ValueError as error:
             raise InputError(f"{matrix.key} ({', '.join(matrix.tensors[:3])}) {error}") from error
 
-    def _make_room(self, needed: int, partners: set[tuple[int, torch.dtype]], step: int) -> None:
+    def _make_room(self, needed: int, partners: set[tuple[int, torch.dtype]], step: int) -> PreparedNeurons | None:
+        """Drop what is needed last until there is room; the last one dropped."""
+        dropped = None
         used = sum(neurons.nbytes for neurons in self._kept.values())
         while used + needed > self._budget and self._kept.keys() - partners:
             least_needed = max(self._kept.keys() - partners, key=lambda key: self._next_step(key, step))
-            used -= self._kept.pop(least_needed).nbytes
+            dropped = self._kept.pop(least_needed)
+            used -= dropped.nbytes
+        return dropped
 
     def _next_step(self, key: tuple[int, torch.dtype], step: int) -> float:
         """When it is needed again: a float32 copy of what is there coarsely was made for one pair, so never."""

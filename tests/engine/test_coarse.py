@@ -28,7 +28,10 @@ def test_both_forms_are_the_rotated_neurons(dtype: torch.dtype, n: int) -> None:
     within = exact.abs() < 4 / n**0.5
     step = neurons.unit if dtype == torch.int8 else 2**-7 * float(exact.abs().max())
     assert float((neurons.rows.float() * neurons.unit - exact)[within].abs().max()) <= 0.51 * step
-    assert neurons.nbytes == neurons.rows.nbytes + neurons.fine.nbytes + neurons.steps.nbytes
+    again = coarse_neurons(normal(n, 700, 1), dtype, CPU, neurons.room)
+    assert again.room is neurons.room
+    assert torch.equal(again.fine, coarse_neurons(normal(n, 700, 1), dtype, CPU).fine)
+    assert coarse_neurons(normal(n, 70, 1), dtype, CPU, neurons.room).nbytes < neurons.nbytes
 
 
 def test_fine_cosines_err_as_estimated() -> None:
