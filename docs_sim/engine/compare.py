@@ -117,10 +117,12 @@ def _without_shortfalls(screened: Screened) -> tuple[Side, float]:
     At a given scale the location is that of the mean of exp(-x / scale), so each shortfall counts by its
     exp(-x / scale). The fine cosines are taken to share their error: all may have the same match.
     """
+    found = screened.cosines[screened.sample]
+    if screened.shortfalls is not None and len(found) == len(screened.cosines):
+        return _fit([found + screened.shortfalls])[0], screened.fine_error
     (side,) = _fit([screened.cosines])
     if screened.shortfalls is None or side.scale <= 0:
         return side, math.inf
-    found = screened.cosines[screened.sample]
     short, complete = _fit([found, found + screened.shortfalls])
     weights = torch.softmax(-found / max(complete.scale, _LEAST_SCALE), dim=0)
     unseen = 1 - len(found) / len(screened.cosines)
