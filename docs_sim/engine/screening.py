@@ -115,9 +115,10 @@ class _Side:
         largest = self._values[self._sample].float()
         reach = _NOISE * noise / (self._neurons.unit * self._others.unit) + steps_around(largest, self._whole.dtype)
         least = (largest - reach).to(self._whole.dtype)
-        rivals, others = _places(self._whole >= least.unsqueeze(1))
-        if len(rivals) > _MOST_RIVALS * len(self._sample):
+        close = self._whole >= least.unsqueeze(1)
+        if int(close.count_nonzero()) > _MOST_RIVALS * len(self._sample):
             return None
+        rivals, others = _places(close)
         new = others != self._matches[self._sample][rivals]  # what was found is no rival of itself
         rivals, others = rivals[new], others[new]
         found = cosines[self._sample]
