@@ -4,22 +4,22 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from docs_sim.engine.coarse import MOST_CLIPPED, CoarseNeurons, same_coarse_neurons
+from docs_sim.engine.coarse import CoarseNeurons, same_coarse_neurons
 from docs_sim.engine.device import tile_rows
 from docs_sim.engine.prepared import EXACT, PreparedMatrices
-from docs_sim.engine.screening import Screened, Screener
+from docs_sim.engine.screening import Screener
 from docs_sim.indices.docs import QUANTILES, Matches, Tile, best_matches, same_neurons
 from docs_sim.indices.gumbel import fit_gumbel
 
 Pair = tuple[int, int]
 # Section 2 of the design promises 2e-5 of float64; the rest is left for float32 and for what the estimate neglects.
 TOLERANCE = 1.8e-5
-_LEAST_SCALE = 1e-9
-_PRODUCTS = {torch.int8: torch.int32}
+_ERRORS = 3  # standard errors that have to fit into it
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class PairComparer:
     Args:
         prepared: the matrices.
         matches: ``best_matches`` or ``mean_matches``.
-        dtype: of the neurons to try first; pairs for which it is too coarse are multiplied once more in float32.
+        dtype: int8 to screen best matches, with float32 for pairs for which that is too coarse, or float32.
         device: where the prepared matrices are.
     """
 
@@ -61,7 +61,11 @@ class PairComparer:
         self._dtype = dtype
         rows = min(tile_rows(device), prepared.most_neurons)
         self._tile = Tile(torch.empty(rows**2, dtype=EXACT, device=device), rows)
-        self._screener = Screener(rows, _product_dtype(dtype, device), device)
+        self._device = device
+
+    @cached_property
+    def _screener(self) -> Screener:
+        return Screener(tile_rows(self._device), self.prepared.most_neurons, self._device)
 
     def compare(
         self, pairs: Sequence[Pair], progress: Callable[[int], None], stop: threading.Event
@@ -87,68 +91,31 @@ class PairComparer:
         if isinstance(x, CoarseNeurons) and isinstance(y, CoarseNeurons):
             sides = self._screened(x, y)
             if sides is not None:
-                return Comparison(pair, sides, (len(x.rows), len(y.rows)), exact=False)
+                return Comparison(pair, sides, (x.count, y.count), exact=False)
             x, y = self.prepared.pair(pair, EXACT, step)
         if self._matches is best_matches and same_neurons(x.rows, y.rows):
             sides = _PARALLEL, _PARALLEL
         else:
             of_x, of_y = self._matches(x.rows, y.rows, self._tile)
-            sides = _fit([of_x])[0], _fit([of_y])[0]
-        return Comparison(pair, sides, (len(x.rows), len(y.rows)), exact=True)
+            sides = _fit(of_x), _fit(of_y)
+        return Comparison(pair, sides, (x.count, y.count), exact=True)
 
     def _screened(self, x: CoarseNeurons, y: CoarseNeurons) -> tuple[Side, Side] | None:
         """Both sides by screening; None if that is too coarse."""
         if same_coarse_neurons(x, y):
             return _PARALLEL, _PARALLEL
-        if max(x.clipped, y.clipped) > MOST_CLIPPED:
+        # The error of a neuron that is the best match of many does not average out: it counts in full.
+        if not _ERRORS * math.hypot(x.fine_error, y.fine_error) <= TOLERANCE:
             return None
-        (of_x, error_x), (of_y, error_y) = map(_without_shortfalls, self._screener.screen(x, y))
-        return None if 3 * math.hypot(error_x, error_y) / 2 > TOLERANCE else (of_x, of_y)
+        matches = self._screener.best_matches(x, y)
+        return None if matches is None else (_fit(matches[0]), _fit(matches[1]))
 
 
-def _product_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
-    """In which dtype a product of ``dtype`` is returned: CUDA hands out the float32 in which it accumulates."""
-    return EXACT if device.type == "cuda" else _PRODUCTS.get(dtype, dtype)
-
-
-def _without_shortfalls(screened: Screened) -> tuple[Side, float]:
-    """A side as it would be if every best match had been found, and the standard error of its location.
-
-    At a given scale the location is that of the mean of exp(-x / scale), so each shortfall counts by its
-    exp(-x / scale). The fine cosines are taken to share their error: all may have the same match.
-    """
-    found = screened.cosines[screened.sample]
-    if screened.shortfalls is not None and len(found) == len(screened.cosines):
-        return _fit([found + screened.shortfalls])[0], screened.fine_error
-    (side,) = _fit([screened.cosines])
-    if screened.shortfalls is None or side.scale <= 0:
-        return side, math.inf
-    short, complete = _fit([found, found + screened.shortfalls])
-    weights = torch.softmax(-found / max(complete.scale, _LEAST_SCALE), dim=0)
-    unseen = 1 - len(found) / len(screened.cosines)
-    variance = float((weights * screened.shortfalls).square().sum()) * unseen + screened.fine_error**2
-    return _moved(side, short, complete), math.sqrt(variance)
-
-
-def _moved(side: Side, before: Side, after: Side) -> Side:
-    """``side``, changed as ``before`` changes to become ``after``."""
-    location, scale, mean = (
-        getattr(side, name) + getattr(after, name) - getattr(before, name) for name in ("location", "scale", "mean")
-    )
-    moves = zip(side.quantiles, before.quantiles, after.quantiles, strict=True)
-    return Side(location, scale, mean, [quantile + new - old for quantile, old, new in moves])
-
-
-def _fit(samples: Sequence[Tensor]) -> list[Side]:
-    """Fit samples of equal length."""
-    stacked = torch.stack(list(samples))
-    if stacked.device.type == "mps":
-        stacked = stacked.cpu()  # MPS has no float64
-    stacked = stacked.double()
-    fit = fit_gumbel(stacked)
-    levels = torch.tensor(QUANTILES, dtype=torch.float64, device=stacked.device)
-    locations: list[float] = fit.location.tolist()
-    scales: list[float] = fit.scale.tolist()
-    means: list[float] = stacked.mean(1).tolist()
-    quantiles: list[list[float]] = torch.quantile(stacked, levels, dim=1).T.tolist()
-    return [Side(*row) for row in zip(locations, scales, means, quantiles, strict=True)]
+def _fit(matches: Tensor) -> Side:
+    if matches.device.type == "mps":
+        matches = matches.cpu()  # MPS has no float64
+    matches = matches.double()
+    fit = fit_gumbel(matches)
+    levels = torch.tensor(QUANTILES, dtype=torch.float64, device=matches.device)
+    quantiles: list[float] = torch.quantile(matches, levels).tolist()
+    return Side(float(fit.location), float(fit.scale), float(matches.mean()), quantiles)

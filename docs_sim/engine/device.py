@@ -12,7 +12,7 @@ from docs_sim.errors import InputError, shown
 
 _CGROUP = Path("/sys/fs/cgroup")
 _PROBE_ROWS, _PROBE_INNER = 512, 1024
-_WORTHWHILE = 1.3  # pairs for which coarse products do not suffice are multiplied again, so a small gain is none
+_PROBE_TURNS = 5
 
 
 def find_devices(name: str = "auto") -> list[torch.device]:
@@ -37,41 +37,36 @@ def find_devices(name: str = "auto") -> list[torch.device]:
 
 @cache
 def product_dtype(device: torch.device) -> torch.dtype:
-    """What this device multiplies markedly faster than float32, such as int8 with VNNI or AMX; else float32."""
-    if device.type == "cuda":
-        # Emulated bfloat16 is slower than float32; tensor cores have it since compute capability 8.
-        return torch.bfloat16 if torch.cuda.get_device_capability(device)[0] >= 8 else torch.float32
-    if device.type == "mps":
-        return torch.float32  # nobody has measured yet how MPS accumulates bfloat16
-    seconds = {torch.int8: _int8_seconds(), **{dtype: _seconds(dtype) for dtype in (torch.bfloat16, torch.float32)}}
-    fastest = min(seconds, key=lambda dtype: seconds[dtype])
-    return fastest if seconds[torch.float32] >= _WORTHWHILE * seconds[fastest] else torch.float32
+    """Int8 where this device multiplies it exactly and faster than float32, as with VNNI, AMX or tensor cores.
 
-
-def _seconds(dtype: torch.dtype) -> float:
-    """The time of a product that is large enough for the processor's fast path."""
-    left = torch.ones(_PROBE_ROWS, _PROBE_INNER, dtype=dtype)
-    product = torch.empty(_PROBE_ROWS, _PROBE_ROWS, dtype=dtype)
-    return _best_time(lambda: torch.mm(left, left.T, out=product))
-
-
-def _int8_seconds() -> float:
-    """As ``_seconds``; infinite where the product is missing, or saturates as on processors without VNNI."""
-    left = torch.full((_PROBE_ROWS, _PROBE_INNER), 127, dtype=torch.int8)
-    product = torch.empty(_PROBE_ROWS, _PROBE_ROWS, dtype=torch.int32)
+    Elsewhere float32. Which of the two is several times as fast, so every run on a machine finds the same.
+    """
+    left = torch.full((_PROBE_ROWS, _PROBE_INNER), 127, dtype=torch.int8, device=device)
+    product = torch.empty((_PROBE_ROWS, _PROBE_ROWS), dtype=torch.int32, device=device)
     try:
-        best = _best_time(lambda: torch._int_mm(left, left.T, out=product))
+        torch._int_mm(left, left.T, out=product)
     except (AttributeError, RuntimeError):
-        return float("inf")
-    return best if bool((product == _PROBE_INNER * 127**2).all()) else float("inf")
+        return torch.float32
+    if not bool((product == _PROBE_INNER * 127**2).all()):  # without VNNI pairs of products are added in 16 bits
+        return torch.float32
+    if device.type != "cpu":
+        return torch.int8
+    wide = left.float()
+    in_float32 = torch.empty_like(product, dtype=torch.float32)
+    int8, float32 = _best_times(
+        lambda: torch._int_mm(left, left.T, out=product), lambda: torch.mm(wide, wide.T, out=in_float32)
+    )
+    return torch.int8 if int8 < float32 else torch.float32
 
 
-def _best_time(work: Callable[[], object]) -> float:
-    best = float("inf")
-    for _ in range(4):
-        started = time.perf_counter()
-        work()
-        best = min(best, time.perf_counter() - started)
+def _best_times(*works: Callable[[], object]) -> list[float]:
+    """Of several turns, so that a busy machine slows all alike."""
+    best = [float("inf")] * len(works)
+    for _ in range(_PROBE_TURNS):
+        for number, work in enumerate(works):
+            started = time.perf_counter()
+            work()
+            best[number] = min(best[number], time.perf_counter() - started)
     return best
 
 

@@ -13,6 +13,7 @@ from docs_sim.engine.compare import Comparison, Pair, PairComparer
 from docs_sim.engine.device import find_devices, free_memory, product_dtype
 from docs_sim.engine.plan import pair_order, share
 from docs_sim.engine.prepared import EXACT, LoadableMatrix, PreparedMatrices, unit_bytes
+from docs_sim.engine.screening import worth_screening
 from docs_sim.errors import InputError, shown
 from docs_sim.indices.docs import QUANTILES
 from docs_sim.indices.precision import full_float32
@@ -29,7 +30,7 @@ class DocsGrid:
         location, scale, mean: (L, L); row i, column j describes s_X for X = matrix i and Y = matrix j.
         quantiles: (L, L, 5) of the same, at ``docs_sim.indices.docs.QUANTILES``.
         zero_columns: (L,) columns without direction, left out.
-        product: dtype of the products, "int8", "bfloat16" or "float32".
+        product: dtype of the products, "int8" or "float32".
         exact_pairs: how many pairs were multiplied in float32.
         loads: how many times a matrix was read and normalised.
     """
@@ -61,12 +62,12 @@ def docs_grid(
         matrices: at least two, with the same n; m may differ.
         index: ``docs`` or ``docs_mean``.
         devices: all that there are if None.
-        precision: ``auto`` screens in int8 or bfloat16 where that is fast and exact enough, ``highest`` never.
+        precision: ``auto`` screens in int8 where that is fast and exact enough, ``highest`` never.
         memory_budget: bytes for prepared matrices on each device; half of what is free if None.
         progress: called with the number of pairs that were just finished.
 
     Returns:
-        Similarities within 2e-5 of float64 on the stored weights.
+        Every number within 2e-5 of float64 on the stored weights.
 
     Raises:
         InputError: if n differs, a matrix holds NaN, infinity or only zero columns, or the budget is not above zero.
@@ -81,7 +82,9 @@ def docs_grid(
     if memory_budget is not None and not _is_positive(memory_budget):
         raise InputError(f"a memory budget is a number of bytes above zero, not {shown(memory_budget)}")
     devices = list(devices or find_devices())
-    screens = precision != "highest" and INDICES[index].rounds
+    screens = (
+        precision != "highest" and INDICES[index].rounds and worth_screening([matrix.shape for matrix in matrices])
+    )
     dtypes = [product_dtype(device) if screens else EXACT for device in devices]
     budgets = [memory_budget or free_memory(device) // 2 for device in devices]
     capacity = min(

@@ -40,6 +40,11 @@ class ExactNeurons:
     rows: Tensor
 
     @property
+    def count(self) -> int:
+        """Neurons with a direction."""
+        return len(self.rows)
+
+    @property
     def nbytes(self) -> int:
         """Memory that they take."""
         return self.rows.nbytes
@@ -94,7 +99,7 @@ class PreparedMatrices:
         try:
             if dtype != EXACT:
                 room = dropped.room if isinstance(dropped, CoarseNeurons) else None
-                return coarse_neurons(loaded, dtype, self._device, room)
+                return coarse_neurons(loaded, self._device, room)
             return ExactNeurons(unit_neurons(loaded, dtype, self._device))
         except ValueError as error:
             raise InputError(f"{matrix.key} ({', '.join(matrix.tensors[:3])}) {error}") from error
@@ -122,4 +127,4 @@ class PreparedMatrices:
 def unit_bytes(matrix: LoadableMatrix, dtype: torch.dtype) -> int:
     """Size of a prepared matrix."""
     n, m = matrix.shape
-    return n * m * EXACT.itemsize if dtype == EXACT else coarse_bytes(n, m, dtype)
+    return n * m * EXACT.itemsize if dtype == EXACT else coarse_bytes(n, m)

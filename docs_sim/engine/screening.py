@@ -1,40 +1,25 @@
-"""The best match of every neuron: found by coarse products, and then computed finely.
+"""The best match of every neuron: coarse products tell where it can be, and all that is there is computed finely.
 
-A coarse product can pick a rival that is almost as good as the best. By how much matches fall short is measured on a
-sample of the neurons, of which all products are kept and all rivals are looked at.
+Of the coarse products of a neuron with a block of others only the largest is kept. Errors of coarse products are known,
+so most blocks cannot hold the best match; in those that can, every cosine is computed from the fine neurons.
 """
 
-import math
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from docs_sim.engine.coarse import CoarseNeurons, fine_cosines, fine_error
+from docs_sim.engine.coarse import BLOCK, CoarseNeurons, padded
 
-SAMPLED = 1024  # neurons of each side whose rivals are looked at
-_NOISE = 6.0  # deviations: a product that looks worse than the best by more than that is worse
-_MOST_RIVALS = 16  # of a neuron, on average
-_BLOCK = 16  # rows among which the best of a column is looked for at once
-_SIGNIFICANT_BITS = {torch.bfloat16: 8}
-
-
-@dataclass(frozen=True)
-class Screened:
-    """What one side of a pair meets on the other.
-
-    Attributes:
-        cosines: (m,) float32, |cosine| of each neuron and the match that was found.
-        sample: numbers of the neurons whose rivals were looked at.
-        shortfalls: by how much the cosine of each of them is below that of its best match; None: too many rivals.
-        fine_error: standard error of one of the cosines.
-    """
-
-    cosines: Tensor
-    sample: Tensor
-    shortfalls: Tensor | None
-    fine_error: float
+# Shapes for which screening was faster, measured on two cores.
+_LEAST_NEURONS = 1024
+_LENGTHS = range(128, 2**16 + 1)
+_SQUARE = 16_384  # neurons a side whose block maxima are held at once, a multiple of every tile
+# Of each error that could hide a best match: its own and its rival's, by this neuron's rounding and by theirs. All four
+# would have to be that large at once.
+_DEVIATIONS = 2.5
+_MOST_CANDIDATES = 1 / 8  # of all blocks: beyond it the plain float32 product is as fast
+_GROUP = 64  # neurons that are compared with a block at once
 
 
 class Screener:
@@ -42,124 +27,115 @@ class Screener:
 
     Args:
         rows: of a tile of products.
-        dtype: in which the device returns products.
+        most_neurons: of any matrix.
         device: where the neurons are.
     """
 
-    def __init__(self, rows: int, dtype: torch.dtype, device: torch.device) -> None:
-        self._rows = rows
-        self._tile = torch.empty(rows**2, dtype=dtype, device=device)
-        self._kept = self._tile.new_empty(0), self._tile.new_empty(0)
+    def __init__(self, rows: int, most_neurons: int, device: torch.device) -> None:
+        side = min(_SQUARE, padded(most_neurons))
+        self._rows = min(rows, side)
+        self._tile = torch.empty(self._rows**2, dtype=torch.int32, device=device)
+        self._maxima = torch.empty((2, side * side // BLOCK), dtype=torch.int32, device=device)
 
-    def screen(self, x: CoarseNeurons, y: CoarseNeurons) -> tuple[Screened, Screened]:
-        """The best matches of both sides of a pair."""
-        side_x, side_y = _Side(x, y, self._kept[0], of_rows=True), _Side(y, x, self._kept[1], of_rows=False)
-        for row in range(0, len(x.rows), self._rows):
-            left = x.rows[row : row + self._rows]
-            for column in range(0, len(y.rows), self._rows):
-                products = _absolute_products(left, y.rows[column : column + self._rows], self._tile)
-                side_x.note(products, row, column)
-                side_y.note(products.T, column, row)
-        return side_x.result(), side_y.result()
+    def best_matches(self, x: CoarseNeurons, y: CoarseNeurons) -> tuple[Tensor, Tensor] | None:
+        """For each neuron the largest |cosine| with any neuron of the other side, (count,) float32, both ways.
 
+        None if so many neurons come close to the best that coarse products do not tell much.
+        """
+        best_x, best_y = torch.zeros_like(x.steps), torch.zeros_like(y.steps)
+        for some_x, into_x in zip(_split(x), best_x.split(_SQUARE), strict=True):
+            for some_y, into_y in zip(_split(y), best_y.split(_SQUARE), strict=True):
+                of_x, of_y = self._block_maxima(some_x.rows, some_y.rows)
+                found = (
+                    self._improve(into_x, some_x, some_y, of_x),
+                    self._improve(into_y, some_y, some_x, of_y),
+                )
+                if not all(found):
+                    return None
+        return best_x[: x.count], best_y[: y.count]
 
-def _absolute_products(left: Tensor, right: Tensor, tile: Tensor) -> Tensor:
-    tile = tile[: len(left) * len(right)].view(len(left), len(right))
-    if left.dtype == torch.int8:
-        torch._int_mm(left, right.T, out=tile)
-    elif left.dtype == tile.dtype:
-        torch.mm(left, right.T, out=tile)
-    else:
-        torch.mm(left, right.T, out_dtype=tile.dtype, out=tile)
-    return tile.abs_()
+    def _block_maxima(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The largest |product| of every neuron with every block of others: (m_x, blocks of y), (m_y, blocks of x).
 
+        A block is not contiguous, but takes every k-th of the k * BLOCK neurons of a tile: so vectors are compared.
+        """
+        of_x = self._maxima[0, : len(x) * (len(y) // BLOCK)].view(len(x), -1)
+        of_y = self._maxima[1, : len(y) * (len(x) // BLOCK)].view(-1, len(y))
+        for row in range(0, len(x), self._rows):
+            left = x[row : row + self._rows]
+            for column in range(0, len(y), self._rows):
+                right = y[column : column + self._rows]
+                tile = self._tile[: len(left) * len(right)].view(len(left), len(right))
+                torch._int_mm(left, right.T, out=tile)
+                tile.abs_()
+                blocks_x, blocks_y = len(left) // BLOCK, len(right) // BLOCK
+                first_x, first_y = row // BLOCK, column // BLOCK
+                of_x[row : row + len(left), first_y : first_y + blocks_y] = tile.view(-1, BLOCK, blocks_y).amax(1)
+                of_y[first_x : first_x + blocks_x, column : column + len(right)] = tile.view(BLOCK, blocks_x, -1).amax(
+                    0
+                )
+        return of_x, of_y.T
 
-class _Side:
-    """The neurons of one side while the products pass by: as their rows, or as the rows of their transpose."""
+    def _improve(self, best: Tensor, neurons: CoarseNeurons, others: CoarseNeurons, maxima: Tensor) -> bool:
+        """Raise ``best`` (m,) to the best matches among ``others``; False if there are too many candidates.
 
-    def __init__(self, neurons: CoarseNeurons, others: CoarseNeurons, kept: Tensor, *, of_rows: bool) -> None:
-        self._neurons, self._others = neurons, others
-        self._argmax = _argmax_of_rows if of_rows else _argmax_of_columns
-        count, device = len(neurons.rows), neurons.rows.device
-        self._values = kept.new_full((count,), -1)
-        self._matches = torch.zeros(count, dtype=torch.int64, device=device)
-        # Odd: neurons that take turns, such as the halves of rotary pairs, must not be told apart by the sample.
-        self._step = max(1, count // SAMPLED - (count // SAMPLED + 1) % 2)
-        self._sample = torch.arange(0, count, self._step, device=device)
-        shape = (len(self._sample), len(others.rows))  # in the order of memory in which the products come
-        self._whole = kept.resize_(shape) if of_rows else kept.resize_(shape[::-1]).T
-
-    def note(self, products: Tensor, row: int, column: int) -> None:
-        """Take notice of the products of neurons from ``row`` on with others from ``column`` on."""
-        where = slice(row, row + len(products))
-        found = self._argmax(products)
-        values = products.gather(1, found.unsqueeze(1)).squeeze(1)
-        better = values > self._values[where]
-        self._values[where] = torch.where(better, values, self._values[where])
-        self._matches[where] = torch.where(better, found + column, self._matches[where])
-        sampled = products[-row % self._step :: self._step]
-        first = -(-row // self._step)
-        self._whole[first : first + len(sampled), column : column + products.shape[1]] = sampled
-
-    def result(self) -> Screened:
-        """When all products have passed."""
-        everyone = torch.arange(len(self._matches), device=self._matches.device)
-        cosines = fine_cosines(self._neurons, everyone, self._others, self._matches)
-        unit = self._neurons.unit * self._others.unit
-        noise = math.sqrt(float((self._values.float() * unit - cosines).square().mean()))
-        return Screened(
-            cosines, self._sample, self._shortfalls(cosines, noise), fine_error(self._neurons, self._others)
-        )
-
-    def _shortfalls(self, cosines: Tensor, noise: float) -> Tensor | None:
-        largest = self._values[self._sample].float()
-        reach = _NOISE * noise / (self._neurons.unit * self._others.unit) + steps_around(largest, self._whole.dtype)
-        least = (largest - reach).to(self._whole.dtype)
-        close = self._whole >= least.unsqueeze(1)
-        if int(close.count_nonzero()) > _MOST_RIVALS * len(self._sample):
-            return None
-        rivals, others = _places(close)
-        new = others != self._matches[self._sample][rivals]  # what was found is no rival of itself
-        rivals, others = rivals[new], others[new]
-        found = cosines[self._sample]
-        looked_at = fine_cosines(self._neurons, self._sample[rivals], self._others, others)
-        return found.scatter_reduce(0, rivals, looked_at, "amax") - found
+        Args:
+            best: what is known of each neuron from other squares.
+            neurons: the m neurons.
+            others: the other side.
+            maxima: (m, blocks), overwritten.
+        """
+        step = neurons.unit * others.unit
+        places = torch.arange(len(others.rows), device=best.device).split(self._rows)
+        members = torch.cat([tile.view(BLOCK, -1).T for tile in places])
+        level = float(maxima.amax()) * step
+        own, of_members = (_reach(side, level).div(step).ceil_().int() for side in (neurons, others))
+        of_blocks = of_members[members].amax(1)
+        at_least = maxima.sub_(of_blocks).amax(1).sub_(own).maximum((best / step).int())
+        candidates = maxima.add_(2 * of_blocks) >= at_least.sub_(own).unsqueeze(1)
+        candidates[neurons.count :] = False
+        if int(candidates.count_nonzero()) > _MOST_CANDIDATES * candidates.numel():
+            return False
+        blocks, of_neurons = candidates.T.contiguous().nonzero(as_tuple=True)
+        # Widened coordinates take no more memory than a tile, and fill all threads as it does.
+        at_once = max(1, self._tile.numel() // (4 * _GROUP * neurons.fine.shape[1]))
+        for some, block in _groups(of_neurons, blocks, len(members), at_once):
+            found = _largest_fine_cosines(neurons, some, others, members[block])
+            best.scatter_reduce_(0, some.flatten(), found.flatten(), "amax")
+        return True
 
 
-def _places(flags: Tensor) -> tuple[Tensor, Tensor]:
-    """Row and column of every True, searched for in the order of memory."""
-    if not flags.is_contiguous():
-        return _places(flags.T)[::-1]
-    flat = flags.view(-1)
-    # As with the largest integer, numpy is several times as fast.
-    numbers = torch.from_numpy(np.flatnonzero(flat.numpy())) if flat.device.type == "cpu" else flat.nonzero().squeeze(1)
-    return numbers // flags.shape[1], numbers % flags.shape[1]
+def worth_screening(shapes: Sequence[tuple[int, int]]) -> bool:
+    """Whether matrices of these shapes (n, m) are large enough."""
+    return all(n in _LENGTHS for n, _ in shapes) and max(m for _, m in shapes) >= _LEAST_NEURONS
 
 
-def _argmax_of_rows(products: Tensor) -> Tensor:
-    """Numpy finds the largest integer far faster than torch, and non-negative floats are ordered like their bits."""
-    if products.device.type == "cpu":
-        return torch.from_numpy(_as_integers(products).numpy().argmax(1))
-    return products.argmax(1)
+def _split(neurons: CoarseNeurons) -> Iterator[CoarseNeurons]:
+    return (neurons.part(start, start + _SQUARE) for start in range(0, len(neurons.rows), _SQUARE))
 
 
-def _argmax_of_columns(products: Tensor) -> Tensor:
-    """Of the rows of a transposed tile: first which block holds it, then which of the block."""
-    columns = products.T
-    if len(columns) % _BLOCK or products.device.type != "cpu":
-        return _argmax_of_rows(products)
-    blocks = _as_integers(columns).view(-1, _BLOCK, columns.shape[1])
-    block = torch.from_numpy(blocks.amax(1).T.contiguous().numpy().argmax(1))
-    within = blocks[block, :, torch.arange(len(block))].argmax(1)
-    return block * _BLOCK + within
+def _reach(neurons: CoarseNeurons, level: float) -> Tensor:
+    """How far the rounding of each neuron can move a coarse cosine that is at most ``level``."""
+    return _DEVIATIONS * neurons.noise + level * neurons.lean
 
 
-def _as_integers(products: Tensor) -> Tensor:
-    return products.view({1: torch.int8, 2: torch.int16, 4: torch.int32}[products.element_size()])
+def _groups(neurons: Tensor, blocks: Tensor, count: int, at_once: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Pairs of a neuron and a block, sorted by block: (k, _GROUP) neurons and their (k,) blocks, k <= ``at_once``.
+
+    Where a group is not full, neuron 0 stands in: whatever is computed for it is one of its cosines.
+    """
+    sizes = torch.bincount(blocks, minlength=count)
+    groups = (sizes + _GROUP - 1) // _GROUP
+    first, first_group = sizes.cumsum(0) - sizes, groups.cumsum(0) - groups
+    place = torch.arange(len(neurons), device=neurons.device) - first[blocks]
+    table = neurons.new_zeros((int(groups.sum()), _GROUP))
+    table[first_group[blocks] + place // _GROUP, place % _GROUP] = neurons
+    of_groups = torch.repeat_interleave(torch.arange(count, device=neurons.device), groups)
+    return zip(table.split(at_once), of_groups.split(at_once), strict=True)
 
 
-def steps_around(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """The distance between neighbouring numbers of ``dtype`` around ``values``; exact and float32 ones count as 0."""
-    if dtype not in _SIGNIFICANT_BITS:
-        return torch.zeros_like(values, dtype=torch.float32)
-    return torch.exp2((torch.frexp(values.float()).exponent - _SIGNIFICANT_BITS[dtype]).float())
+def _largest_fine_cosines(x: CoarseNeurons, of_x: Tensor, y: CoarseNeurons, of_y: Tensor) -> Tensor:
+    """For each neuron of group k, ``of_x[k]``, its largest |cosine| with the neurons ``of_y[k]``: shape of ``of_x``."""
+    left, right = (side.fine[places].float() for side, places in ((x, of_x), (y, of_y)))
+    products = torch.bmm(left, right.transpose(1, 2)).mul_(y.steps[of_y].unsqueeze(1)).abs_()
+    return products.amax(2).mul_(x.steps[of_x]).clamp_(max=1)

@@ -9,6 +9,8 @@ from docs_sim.engine import device as device_module
 from docs_sim.engine.device import find_devices, free_memory, product_dtype
 from docs_sim.errors import InputError
 
+CPU = torch.device("cpu")
+
 
 def test_auto_finds_something_and_unknown_devices_are_refused() -> None:
     assert find_devices("auto")
@@ -17,21 +19,12 @@ def test_auto_finds_something_and_unknown_devices_are_refused() -> None:
         find_devices("cuda:99")
 
 
-@pytest.mark.parametrize(
-    ("int8", "bfloat16", "expected"),
-    [
-        (0.2, 0.4, torch.int8),
-        (0.5, 0.4, torch.bfloat16),
-        (float("inf"), 0.9, torch.float32),
-        (0.8, 3.0, torch.float32),
-    ],
-)
-def test_the_probe_takes_what_is_markedly_faster(
-    int8: float, bfloat16: float, expected: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(device_module, "_int8_seconds", lambda: int8)
-    monkeypatch.setattr(device_module, "_seconds", {torch.float32: 1.0, torch.bfloat16: bfloat16}.get)
-    assert product_dtype.__wrapped__(torch.device("cpu")) == expected
+@pytest.mark.parametrize(("int8", "float32", "expected"), [(0.2, 1.0, torch.int8), (1.1, 1.0, torch.float32)])
+def test_int8_is_chosen_where_it_is_faster(int8, float32, expected, monkeypatch):
+    if product_dtype.__wrapped__(CPU) != torch.int8:
+        monkeypatch.setattr(torch, "_int_mm", lambda left, right, *, out: out.copy_(left.float() @ right.float()))
+    monkeypatch.setattr(device_module, "_best_times", lambda *works: [int8, float32])
+    assert product_dtype.__wrapped__(CPU) == expected
 
 
 @pytest.mark.parametrize("fault", ["missing", "refused", "saturated"])
@@ -47,7 +40,7 @@ def test_int8_products_that_cannot_be_trusted_are_not_used(fault: str, monkeypat
         monkeypatch.delattr(torch, "_int_mm")
     else:
         monkeypatch.setattr(torch, "_int_mm", product)
-    assert device_module._int8_seconds() == float("inf")
+    assert product_dtype.__wrapped__(CPU) == torch.float32
 
 
 def test_a_container_limits_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
