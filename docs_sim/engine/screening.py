@@ -85,23 +85,20 @@ class Screener:
             others: the other side.
             maxima: (m, blocks), overwritten.
         """
-        step = neurons.unit * others.unit
         places = torch.arange(len(others.rows), device=best.device).split(self._rows)
         members = torch.cat([tile.view(BLOCK, -1).T for tile in places])
-        level = float(maxima.amax()) * step
-        own, of_members = (_reach(side, level).div(step).ceil_().int() for side in (neurons, others))
-        of_blocks = of_members[members].amax(1)
-        at_least = maxima.sub_(of_blocks).amax(1).sub_(own).maximum((best / step).int())
-        candidates = maxima.add_(2 * of_blocks) >= at_least.sub_(own).unsqueeze(1)
-        candidates[neurons.count :] = False
+        candidates = _candidates(best, neurons, others, members, maxima)
         if int(candidates.count_nonzero()) > _MOST_CANDIDATES * candidates.numel():
             return False
         blocks, of_neurons = candidates.T.contiguous().nonzero(as_tuple=True)
         # Widened coordinates take no more memory than a tile, and fill all threads as it does.
         at_once = max(1, self._tile.numel() // (4 * _GROUP * neurons.fine.shape[1]))
-        for some, block in _groups(of_neurons, blocks, len(members), at_once):
-            found = _largest_fine_cosines(neurons, some, others, members[block])
-            best.scatter_reduce_(0, some.flatten(), found.flatten(), "amax")
+        left, right = _Widening(neurons.fine, at_once * _GROUP), _Widening(others.fine, at_once * BLOCK)
+        for group, block in _groups(of_neurons, blocks, len(members), at_once):
+            rivals = members[block]
+            cosines = torch.bmm(left.widened(group), right.widened(rivals).transpose(1, 2)).abs_()
+            found = cosines.mul_(others.steps[rivals].unsqueeze(1)).amax(2).mul_(neurons.steps[group]).clamp_(max=1)
+            best.scatter_reduce_(0, group.flatten(), found.flatten(), "amax")
         return True
 
 
@@ -119,6 +116,18 @@ def _reach(neurons: CoarseNeurons, level: float) -> Tensor:
     return _DEVIATIONS * neurons.noise + level * neurons.lean
 
 
+def _candidates(best: Tensor, neurons: CoarseNeurons, others: CoarseNeurons, members: Tensor, maxima: Tensor) -> Tensor:
+    """(m, blocks): whether the best match of a neuron, if above ``best``, can be in a block with these ``members``."""
+    step = neurons.unit * others.unit
+    level = float(maxima.amax()) * step
+    own, of_members = (_reach(side, level).div(step).ceil_().int() for side in (neurons, others))
+    of_blocks = of_members[members].amax(1)
+    at_least = maxima.sub_(of_blocks).amax(1).sub_(own).maximum((best / step).int())
+    candidates = maxima.add_(2 * of_blocks) >= at_least.sub_(own).unsqueeze(1)
+    candidates[neurons.count :] = False
+    return candidates
+
+
 def _groups(neurons: Tensor, blocks: Tensor, count: int, at_once: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Pairs of a neuron and a block, sorted by block: (k, _GROUP) neurons and their (k,) blocks, k <= ``at_once``.
 
@@ -134,8 +143,15 @@ def _groups(neurons: Tensor, blocks: Tensor, count: int, at_once: int) -> Iterat
     return zip(table.split(at_once), of_groups.split(at_once), strict=True)
 
 
-def _largest_fine_cosines(x: CoarseNeurons, of_x: Tensor, y: CoarseNeurons, of_y: Tensor) -> Tensor:
-    """For each neuron of group k, ``of_x[k]``, its largest |cosine| with the neurons ``of_y[k]``: shape of ``of_x``."""
-    left, right = (side.fine[places].float() for side, places in ((x, of_x), (y, of_y)))
-    products = torch.bmm(left, right.transpose(1, 2)).mul_(y.steps[of_y].unsqueeze(1)).abs_()
-    return products.amax(2).mul_(x.steps[of_x]).clamp_(max=1)
+class _Widening:
+    """Neurons picked out of ``fine`` (m, n) and widened to float32, up to ``most`` of them in the same memory."""
+
+    def __init__(self, fine: Tensor, most: int) -> None:
+        self._fine = fine
+        self._picked = fine.new_empty((most, fine.shape[1]))
+        self._wide = torch.empty_like(self._picked, dtype=torch.float32)
+
+    def widened(self, places: Tensor) -> Tensor:
+        """Shape of ``places`` and n; valid until the next call."""
+        picked = torch.index_select(self._fine, 0, places.flatten(), out=self._picked[: places.numel()])
+        return self._wide[: places.numel()].copy_(picked).view(*places.shape, -1)

@@ -99,6 +99,7 @@ def off_by(x: torch.Tensor, y: torch.Tensor) -> float:
     errors = [abs(grid.values[0, 1] - docs(x.double(), y.double()))]
     for place, sample in zip(((0, 1), (1, 0)), matches, strict=True):
         errors.append(abs(grid.location[place] - float(fit_gumbel(sample).location)))
+        errors.append(abs(grid.scale[place] - float(fit_gumbel(sample).scale)))
         errors.append(abs(grid.mean[place] - float(sample.mean())))
         levels = torch.tensor(QUANTILES, dtype=torch.float64)
         errors.append(float(np.abs(grid.quantiles[place] - torch.quantile(sample, levels).numpy()).max()))
