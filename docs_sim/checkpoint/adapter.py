@@ -4,12 +4,13 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, takewhile
 from typing import TYPE_CHECKING, Any
 
 from docs_sim.checkpoint.patterns import by_pattern
+from docs_sim.checkpoint.stack import tower_of
 from docs_sim.checkpoint.stored import StoredTensor
 from docs_sim.errors import InputError, shown
 
@@ -17,8 +18,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _LARGEST_ALPHA = 1e9
-_CHANGE_THE_BASE = ("pissa", "olora", "corda", "loftq")
+_CHANGE_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 _CONFIG = "adapter_config.json"
+_SIDES = ("encoder", "decoder")
 _PIECE = re.compile(
     r"base_model\.model\.(?P<module>.+?)\."
     r"(?P<piece>lora_A|lora_B|lora_embedding_A|lora_embedding_B|lora_magnitude_vector)(?:\.weight|\.default)*"
@@ -30,7 +32,10 @@ _APART = {
     "up_proj": (("up_proj",),),
     "down_proj": (("down_proj",), ("w2",), ("fc2",)),
 }
-_OUT_OF_REACH = ("layer_replication", "use_qalora", "trainable_token_indices", "megatron_config")
+_OUT_OF_REACH = (
+    "alora_invocation_tokens", "arrow_config", "kasa_config", "layer_replication", "megatron_config",
+    "monteclora_config", "trainable_token_indices", "use_bdlora", "use_qalora", "velora_config",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,17 @@ class _Base:
 
     tensors: dict[str, StoredTensor]
     by_ending: Mapping[str, list[str]]
+    changed: dict[str, str] = field(default_factory=dict)  # tensor -> the module that changed it
+
+    def change(self, target: str, module: str, adapter: _Adapter, tensor: StoredTensor) -> None:
+        """Put ``tensor`` in place of ``target``, which a second module may not do again."""
+        first = self.changed.setdefault(target, module)
+        if first != module:
+            raise InputError(
+                f"{adapter.name}: does not fit this base: {shown(first)} and {shown(module)} would both be "
+                f"{shown(target)} there"
+            )
+        self.tensors[target] = tensor
 
     def called(self, wanted: str) -> list[str]:
         """The tensors that ``wanted`` may be, whatever either side has in front."""
@@ -71,7 +87,7 @@ class _Base:
         for start in range(min(_number(parts), len(parts) - 1)):  # what is in front may differ, the number not
             found = self.by_ending.get(".".join(parts[start:]), [])
             if found:
-                return [wanted] if wanted in found else found
+                return [wanted] if wanted in found else [name for name in found if _same_part(name, wanted)]
         return []
 
     def target(self, wanted: str, adapter: _Adapter) -> str:
@@ -100,6 +116,14 @@ class _Base:
         return []
 
 
+def _same_part(name: str, wanted: str) -> bool:
+    """Whether two names are of the same part of a model, such as the vision tower or the decoder, or may be."""
+    if tower_of(name) != tower_of(wanted):
+        return False
+    one, other = ({side for side in _SIDES if side in name.split(".")} for name in (name, wanted))
+    return not one or not other or one == other
+
+
 def _number(parts: Sequence[str]) -> int:
     """Where the number of the layer stands."""
     return next((place for place, part in enumerate(parts) if part.isdecimal()), len(parts))
@@ -126,7 +150,10 @@ def adapted(
     for key, tensor in tensors.items():
         piece, saved = _PIECE.fullmatch(key), _SAVED.fullmatch(key)
         if piece is not None:
-            modules[piece["module"]][piece["piece"]] = tensor
+            pieces = modules[piece["module"]]
+            if piece["piece"] in pieces:
+                raise InputError(f"{name}: holds {piece['piece']} of {shown(piece['module'])} twice; save it again")
+            pieces[piece["piece"]] = tensor
         elif saved is not None:
             whole[f"{saved['name'].removesuffix('.base_layer')}.{saved['kind']}"] = tensor
         else:
@@ -185,7 +212,7 @@ def _replace(base: _Base, adapter: _Adapter, wanted: str, tensor: StoredTensor) 
     target = base.target(wanted, adapter)
     if tensor.shape != base.tensors[target].shape:
         raise adapter.misfit(wanted.removesuffix(".weight"), base.tensors[target], tensor.shape)
-    base.tensors[target] = replace(tensor, name=target)
+    base.change(target, wanted.removesuffix(".weight"), adapter, replace(tensor, name=target))
 
 
 @dataclass(frozen=True)
@@ -210,6 +237,10 @@ class _Update:
 def _adapt(base: _Base, adapter: _Adapter, module: str, pieces: Mapping[str, StoredTensor]) -> None:
     """Put the update of one module on its tensor."""
     embedding = "lora_embedding_A" in pieces
+    if embedding and not pieces.keys().isdisjoint(("lora_A", "lora_B")):
+        raise InputError(
+            f"{adapter.name}: {shown(module)} has pieces of a linear layer and of an embedding; save the adapter again"
+        )
     down, up = (pieces.get(f"lora_{'embedding_' if embedding else ''}{side}") for side in "AB")
     if down is None or up is None:
         raise InputError(f"{adapter.name}: {shown(module)} has only one of lora_A and lora_B; save the adapter again")
@@ -233,7 +264,7 @@ def _adapt(base: _Base, adapter: _Adapter, module: str, pieces: Mapping[str, Sto
     if magnitude is not None and math.prod(magnitude.shape) != up.shape[0]:
         raise adapter.misfit(path, stored, magnitude.shape)
     update = _Update(down, up, magnitude, adapter.scaling(path, rank), turned)
-    base.tensors[target] = replace(stored, read=partial(_merged, stored, update))
+    base.change(target, module, adapter, replace(stored, read=partial(_merged, stored, update)))
 
 
 def _merged(stored: StoredTensor, update: _Update, begin: int, end: int) -> "Tensor":
@@ -267,7 +298,7 @@ def _adapt_experts(base: _Base, adapter: _Adapter, names: list[str], down: Store
             continue
         scaling = adapter.scaling(name, down.shape[0] // stored.shape[0])
         update = _Update(down, up, None, scaling, turned=shape != stored.shape[1:])
-        base.tensors[target] = replace(stored, read=partial(_merged_experts, stored, update))
+        base.change(target, name, adapter, replace(stored, read=partial(_merged_experts, stored, update)))
         return
     raise InputError(
         f"{adapter.name}: does not fit this base, which has no {' or '.join(map(shown, names))} of such a shape"
@@ -292,7 +323,7 @@ def _adapt_each(base: _Base, adapter: _Adapter, name: str, down: StoredTensor, u
                 stored = base.tensors[target]
                 rows = range(place * stored.shape[0], (place + 1) * stored.shape[0])
                 update = _of_expert(whole, expert, experts, rows)
-                base.tensors[target] = replace(stored, read=partial(_merged, stored, update))
+                base.change(target, name, adapter, replace(stored, read=partial(_merged, stored, update)))
         return True
     return False
 

@@ -79,7 +79,12 @@ def dequantized(tensors: Mapping[str, StoredTensor], config: Mapping[str, Any]) 
     together: dict[str, StoredTensor] = {}
     for name, tensor in tensors.items():
         if name in made:
-            together[made[name].name] = made[name]
+            whole_name = made[name].name
+            if whole_name in tensors and whole_name not in made[name].pieces:
+                raise InputError(
+                    f"{tensor.path}: holds {shown(whole_name)} both as it is and quantized; keep one of them"
+                )
+            together[whole_name] = made[name]
         elif name not in used:
             together[name] = tensor
     return together
@@ -193,31 +198,32 @@ def _scaled_stack(weight: str, scale: str, pieces: Pieces, config: Config) -> Wh
 
 def _stated_block(config: Config) -> tuple[int, ...] | None:
     """The block of a scale (rows, columns) by the config: of FP8 checkpoints, or of compressed-tensors."""
-    groups = config.get("config_groups")
-    weights = (
-        [group.get("weights") for group in groups.values() if isinstance(group, dict)]
-        if isinstance(groups, dict)
-        else []
-    )
-    stated = [
-        config.get("weight_block_size"),
-        *(one.get("block_structure") for one in weights if isinstance(one, dict)),
-    ]
+    stated = [config.get("weight_block_size"), *(one.get("block_structure") for one in _weight_settings(config))]
     sizes = (tuple(block) for block in stated if isinstance(block, list) and len(block) == 2)
     return next((size for size in sizes if all(type(length) is int and length > 0 for length in size)), None)
+
+
+def _weight_settings(config: Config) -> list[dict[str, Any]]:
+    """What compressed-tensors says of weights, for each of its groups."""
+    groups = config.get("config_groups")
+    groups = groups.values() if isinstance(groups, dict) else ()
+    weights = (group.get("weights") for group in groups if isinstance(group, dict))
+    return [one for one in weights if isinstance(one, dict)]
 
 
 def _block_sizes(
     shape: tuple[int, ...], grid: tuple[int, ...], stated: tuple[int, ...] | None
 ) -> tuple[int, ...] | None:
-    """As the config states them, or as the scales tell where they divide the weight; None if nothing tells."""
+    """As the config states them, or as the scales tell: squares, or runs of a row; None if nothing tells."""
     if prod(grid) == 1 or grid in ((shape[0], 1), (1, shape[1])):
         return (-(-shape[0] // grid[0]), -(-shape[1] // grid[1]))
     if stated is not None:
         return stated
     if 0 in grid or any(size % count for size, count in zip(shape, grid, strict=True)):
         return None
-    return tuple(size // count for size, count in zip(shape, grid, strict=True))
+    rows, columns = (size // count for size, count in zip(shape, grid, strict=True))
+    # Other blocks are rather something else, such as one scale for each of the matrices that were joined.
+    return (rows, columns) if rows in (1, columns) else None
 
 
 def _scale_words(grid: tuple[int, ...]) -> str:
@@ -231,6 +237,11 @@ def _row_scaled(pieces: Pieces, _config: Config) -> Whole | None:
         return None
 
     def read(begin: int, end: int) -> "Tensor":
+        order = pieces.get(".weight_format")
+        if order is not None and bool(_raw(order).any()):
+            raise InputError(
+                f"{stored.path}: {shown(stored.name)} is stored in tiles for one kind of GPU; save it anew"
+            )
         return stored.read(begin, end).float() * (_raw(scales).flatten()[begin:end, None].float() / 127)
 
     return Whole(stored.shape, "INT8 (bitsandbytes)", read)
@@ -291,13 +302,14 @@ def _gptq_or_awq(pieces: Pieces, config: Config) -> Whole | None:
     return Whole((out, inputs), f"{'GPTQ' if packed_inputs else 'AWQ'} {bits}-bit", read)
 
 
-def _pack_quantized(pieces: Pieces, _config: Config) -> Whole | None:
+def _pack_quantized(pieces: Pieces, config: Config) -> Whole | None:
     """compressed-tensors: integers of few bits, packed along the inputs into 32-bit words."""
     packed, scales = pieces[".weight_packed"].shape, pieces[".weight_scale"].shape
     if len(packed) != 2 or len(scales) != 2 or prod(pieces[".weight_shape"].shape) != 2:
         return None
     out, inputs = map(int, _raw(pieces[".weight_shape"]).flatten().tolist())
-    bits = next((bits for bits in _INTEGER_BITS if packed == (out, -(-inputs * bits // 32))), None)
+    possible = [one["num_bits"] for one in _weight_settings(config) if one.get("num_bits") in _INTEGER_BITS]
+    bits = next((bits for bits in possible or _INTEGER_BITS if packed == (out, -(-inputs * bits // 32))), None)
     if bits is None or scales[0] != out or not scales[1] or inputs <= 0:
         return None
 

@@ -5,15 +5,17 @@ believes every length.
 """
 
 import mmap
+import os
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cache, partial
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from docs_sim.checkpoint.file_state import FileState
+from docs_sim.checkpoint.header import FLOATS, TensorHeader, check_holds_weights
 from docs_sim.checkpoint.stored import StoredTensor
 from docs_sim.errors import InputError, MissingExtraError, shown
 
@@ -27,19 +29,6 @@ _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 _STRING, _ARRAY = 8, 9
 _MAX_DEPTH, _MAX_DIMENSIONS, _MAX_ELEMENTS = 4, 4, 20_000_000
 _ALIGNMENT, _ARCHITECTURE, _PARTS = "general.alignment", "general.architecture", "split.count"
-# Block types whose numbers are the weights themselves -> name of the torch dtype.
-_FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-
-
-@dataclass(frozen=True)
-class _Info:
-    """A tensor as the header has it: dimensions from the outermost, bytes [begin, end) of the file."""
-
-    name: str
-    shape: tuple[int, ...]
-    kind: str
-    begin: int
-    end: int
 
 
 def read_gguf_tensors(path: Path) -> tuple[dict[str, StoredTensor], str | None]:
@@ -55,10 +44,10 @@ def read_gguf_tensors(path: Path) -> tuple[dict[str, StoredTensor], str | None]:
         raise MissingExtraError("gguf", f"reading {path.name}") from error
     try:
         with path.open("rb") as file:
-            state = FileState.of(path.stat())
+            state = FileState.of(os.fstat(file.fileno()))
             _check_start(file.read(64), path)
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                infos, values = _Header(content, path).parse()
+                headers, values = _Header(content, path).parse()
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     except (struct.error, ValueError, KeyError) as error:
@@ -69,15 +58,12 @@ def read_gguf_tensors(path: Path) -> tuple[dict[str, StoredTensor], str | None]:
     if isinstance(parts, int) and parts > 1:
         raise InputError(f"{path}: is one of {parts} parts; join them with `llama-gguf-split --merge` first")
     architecture = values.get(_ARCHITECTURE)
-    tensors = {info.name: _stored(info, path, state) for info in infos}
+    tensors = {name: _stored(name, header, path, state) for name, header in headers.items()}
     return tensors, architecture if isinstance(architecture, str) else None
 
 
 def _check_start(start: bytes, path: Path) -> None:
-    if not start:
-        raise InputError(f"{path}: the file is empty; download it again")
-    if start.startswith(b"version https://git-lfs"):
-        raise InputError(f"{path}: is a Git LFS pointer, not the weights; run `git lfs pull` in that repository")
+    check_holds_weights(start, path)
     if not start.startswith(_MAGIC):
         raise InputError(f"{path}: is not a GGUF file")
     if start[4:6] == b"\0\0":  # the version, a small number, begins with its high bytes
@@ -98,7 +84,7 @@ class _Header:
         self._position = len(_MAGIC)
         self._elements = 0
 
-    def parse(self) -> tuple[list[_Info], dict[str, Any]]:
+    def parse(self) -> tuple[dict[str, TensorHeader], dict[str, Any]]:
         """The tensors, and the few values that matter.
 
         Raises:
@@ -156,8 +142,8 @@ class _Header:
         for _ in range(count):
             self._skip(kind, depth + 1)
 
-    def _info(self) -> tuple[str, tuple[int, ...], str, int, int]:
-        """Name, shape, kind, offset and bytes of a tensor."""
+    def _info(self) -> tuple[str, TensorHeader]:
+        """Name of a tensor, and what it is, with its place counted from the start of the data."""
         from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
         name, count = self._text(), self._take("I")
@@ -171,34 +157,34 @@ class _Header:
         block, size = GGML_QUANT_SIZES[kind]
         if inner_first and inner_first[0] % block:
             raise ValueError(f"the rows of tensor {shown(name)} are no whole blocks")
-        return name, tuple(reversed(inner_first)), kind.name, self._take("Q"), prod(inner_first) // block * size
+        offset = self._take("Q")
+        end = offset + prod(inner_first) // block * size
+        return name, TensorHeader(kind.name, tuple(reversed(inner_first)), offset, end)
 
-    def _placed(self, infos: Sequence[tuple[str, tuple[int, ...], str, int, int]], alignment: Any) -> list[_Info]:
+    def _placed(self, infos: Sequence[tuple[str, TensorHeader]], alignment: Any) -> dict[str, TensorHeader]:
         """Where the tensors lie. They may not overlap, and must be aligned and inside the file."""
         if type(alignment) is not int or alignment <= 0:
             raise ValueError(f"an alignment of {alignment}")
         start = -(-self._position // alignment) * alignment
-        placed = [
-            _Info(name, shape, kind, start + offset, start + offset + size) for name, shape, kind, offset, size in infos
-        ]
-        if len({info.name for info in placed}) < len(placed):
+        placed = {name: replace(header, begin=start + header.begin, end=start + header.end) for name, header in infos}
+        if len(placed) < len(infos):
             raise ValueError("a tensor name occurs twice")
         end, previous = start, ""
-        for info in sorted(placed, key=lambda info: (info.begin, info.end)):
-            if info.begin < end:
-                raise ValueError(f"tensors {shown(previous)} and {shown(info.name)} overlap")
-            if (info.begin - start) % alignment:
-                raise ValueError(f"tensor {shown(info.name)} is not aligned")
-            end, previous = info.end, info.name
+        for name, header in sorted(placed.items(), key=lambda item: (item[1].begin, item[1].end)):
+            if header.begin < end:
+                raise ValueError(f"tensors {shown(previous)} and {shown(name)} overlap")
+            if (header.begin - start) % alignment:
+                raise ValueError(f"tensor {shown(name)} is not aligned")
+            end, previous = header.end, name
         if end > len(self._content) and placed:
             raise ValueError(f"{len(self._content):,} of {end:,} bytes")
         return placed
 
 
-def _stored(info: _Info, path: Path, state: FileState) -> StoredTensor:
-    refusal = None if _readable(info.kind) else f"stored as {info.kind}, which the gguf package cannot dequantize"
-    read = partial(_read, path, info, state)
-    return StoredTensor(info.name, info.shape, info.kind, path, info.end - info.begin, refusal, read)
+def _stored(name: str, header: TensorHeader, path: Path, state: FileState) -> StoredTensor:
+    refusal = None if _readable(header.dtype) else f"stored as {header.dtype}, which the gguf package cannot dequantize"
+    read = partial(_read, path, header, state)
+    return StoredTensor(name, header.shape, header.dtype, path, header.end - header.begin, refusal, read)
 
 
 @cache
@@ -207,7 +193,7 @@ def _readable(kind: str) -> bool:
     import numpy as np
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
 
-    if kind in _FLOATS:
+    if kind in FLOATS:
         return True
     number = GGMLQuantizationType[kind]
     try:
@@ -218,18 +204,17 @@ def _readable(kind: str) -> bool:
     return True
 
 
-def _read(path: Path, info: _Info, state: FileState, begin: int, end: int) -> "Tensor":
+def _read(path: Path, header: TensorHeader, state: FileState, begin: int, end: int) -> "Tensor":
     import numpy as np
     import torch
     from gguf import GGMLQuantizationType, dequantize
 
     from docs_sim.checkpoint.memory_map import map_bytes
 
-    entry = (info.end - info.begin) // max(1, info.shape[0] if info.shape else 1)
-    shape = (end - begin, *info.shape[1:]) if info.shape else ()
-    content = map_bytes(path, state, info.begin + begin * entry, info.begin + end * entry)
-    if info.kind in _FLOATS:
-        return content.view(getattr(torch, _FLOATS[info.kind])).view(shape)
+    shape, first, last = header.entries(begin, end)
+    content = map_bytes(path, state, first, last)
+    if header.dtype in FLOATS:
+        return content.view(getattr(torch, FLOATS[header.dtype])).view(shape)
     rows = content.numpy().reshape(prod(shape[:-1]), -1)
     with np.errstate(all="ignore"):  # what comes out as infinity is refused later, with the tensor's name
-        return torch.from_numpy(dequantize(rows, GGMLQuantizationType[info.kind])).view(shape)
+        return torch.from_numpy(dequantize(rows, GGMLQuantizationType[header.dtype])).view(shape)

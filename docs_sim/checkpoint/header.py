@@ -69,6 +69,13 @@ class TensorHeader:
     begin: int
     end: int
 
+    def entries(self, begin: int, end: int) -> tuple[tuple[int, ...], int, int]:
+        """Shape and place in the file of entries [begin, end) of the first dimension; all of what has none."""
+        if not self.shape:
+            return (), self.begin, self.end
+        entry = (self.end - self.begin) // max(1, self.shape[0])
+        return (end - begin, *self.shape[1:]), self.begin + begin * entry, self.begin + end * entry
+
 
 def read_header(path: Path) -> tuple[dict[str, TensorHeader], FileState]:
     """The tensors of a safetensors file, in the order of its header, and the version of the file.
@@ -91,11 +98,20 @@ def read_header(path: Path) -> tuple[dict[str, TensorHeader], FileState]:
     return tensors, FileState.of(status)
 
 
-def _header_length(start: bytes, file_bytes: int, path: Path) -> int:
+def check_holds_weights(start: bytes, path: Path) -> None:
+    """Whatever the format: that a file with this beginning was downloaded at all.
+
+    Raises:
+        InputError: if it is empty or a Git LFS pointer.
+    """
     if not start:
         raise InputError(f"{path}: the file is empty; download it again")
     if start.startswith(_LFS_POINTER):
         raise InputError(f"{path}: is a Git LFS pointer, not the weights; run `git lfs pull` in that repository")
+
+
+def _header_length(start: bytes, file_bytes: int, path: Path) -> int:
+    check_holds_weights(start, path)
     if len(start) < LENGTH_BYTES:
         raise InputError(f"{path}: is not a safetensors file (only {file_bytes} bytes)")
     length = int(struct.unpack("<Q", start[:LENGTH_BYTES])[0])
@@ -120,10 +136,11 @@ def _parse(text: bytes, path: Path) -> dict[str, Any]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    mapping = dict(pairs)
-    if len(mapping) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{shown(next(name for name in names if names.count(name) > 1))} occurs twice")
+    mapping: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in mapping:
+            raise ValueError(f"{shown(name)} occurs twice")
+        mapping[name] = value
     return mapping
 
 

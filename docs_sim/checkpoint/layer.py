@@ -1,12 +1,13 @@
 """The tensors of one layer -> its matrices, by one layout: what is whole first, then what holds several matrices."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from docs_sim.checkpoint.contradictions import consistent
 from docs_sim.checkpoint.layout import Entry, Layout, Meaning
 from docs_sim.checkpoint.matrix import Part, WeightMatrix
-from docs_sim.checkpoint.matrix_names import WRITERS
+from docs_sim.checkpoint.matrix_names import NOT_OF_THE_STREAM, WRITERS
 from docs_sim.checkpoint.rows import BY_HEADS, RULES, Rows, Sizes
 from docs_sim.checkpoint.stored import StoredTensor
 from docs_sim.checkpoint.unnamed import VECTOR, Unnamed, rejected
@@ -178,7 +179,8 @@ def _surroundings(wholes: Sequence[WeightMatrix], heads: int | None) -> _Surroun
         if matrix.name == "attn_o":
             queries.setdefault(matrix.block, matrix.parts[0].out_in[1])
     experts = next((matrix.parts[0].out_in[0] for matrix in wholes if matrix.name == "router"), 0)
-    width = next((matrix.shape[0] for matrix in wholes if matrix.expert is None), None)
+    widths = Counter(m.shape[0] for m in wholes if m.expert is None and m.name not in NOT_OF_THE_STREAM)
+    width = widths.most_common(1)[0][0] if widths else None
     return _Surroundings(queries, experts, width, heads)
 
 

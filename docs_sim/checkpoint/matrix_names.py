@@ -8,6 +8,8 @@ from docs_sim.errors import InputError, shown
 # torch stores (out, in). Neurons that read from the space of width n are the rows: their matrix is transposed to
 # (n, m). Neurons that write into it are the columns: stored as (n, m). This is the convention of the DOCS paper.
 WRITERS = frozenset({"attn_o", "mlp_down", "cross_o"})
+# Their neurons live elsewhere than in the residual stream: behind a compression, or in the other stack.
+NOT_OF_THE_STREAM = frozenset({"attn_q_b", "attn_kv_b", "cross_k", "cross_v"})
 
 ALIASES: dict[str, tuple[str, ...]] = {
     "attn_q": ("q", "q_proj", "wq", "W_q", "query", "self_attn.q_proj"),

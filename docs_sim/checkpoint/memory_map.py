@@ -14,9 +14,8 @@ from docs_sim.errors import InputError
 
 def map_tensor(path: Path, header: TensorHeader, state: FileState | None, begin: int, end: int) -> Tensor:
     """Entries [begin, end) of the first dimension of the tensor that ``header`` describes, as ``map_bytes``."""
-    shape = (end - begin, *header.shape[1:]) if header.shape else ()
-    entry = (header.end - header.begin) // max(1, header.shape[0] if header.shape else 1)
-    content = map_bytes(path, state, header.begin + begin * entry, header.begin + end * entry)
+    shape, first, last = header.entries(begin, end)
+    content = map_bytes(path, state, first, last)
     return content.view(getattr(torch, TORCH_DTYPES[header.dtype])).view(shape)
 
 

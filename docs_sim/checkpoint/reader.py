@@ -113,8 +113,8 @@ def _map_tensor(path: Path, header: TensorHeader, state: FileState | None, begin
 
 
 def _fetch_tensor(remote: RemoteFile, header: TensorHeader, begin: int, end: int) -> "Tensor":
-    entry = (header.end - header.begin) // max(1, header.shape[0] if header.shape else 1)
-    remote.fetch(header.begin + begin * entry, header.begin + end * entry)
+    _, first, last = header.entries(begin, end)
+    remote.fetch(first, last)
     return _map_tensor(remote.path, header, None, begin, end)  # other processes write into the file what they need
 
 

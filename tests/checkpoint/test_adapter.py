@@ -213,9 +213,8 @@ def test_patterns_mean_what_they_mean_to_peft():
         "(?:up|down)_proj",
         "p_proj",
         "^model.*up_proj",
-        "(",
     ):
-        expected = [path for path in paths if pattern != "(" and peft_matches(pattern, path)]
+        expected = [path for path in paths if peft_matches(pattern, path)]
         assert list(by_pattern({pattern: 1}, paths, "adapter")) == expected
     assert by_pattern({"up_proj": 1, ".*proj": 2}, paths, "adapter") == {
         path: 1 if "up_proj" in path else 2 for path in paths
@@ -248,7 +247,34 @@ def rename(path: Path, old: str, new: str) -> None:
     save_file({name.replace(old, new): tensor for name, tensor in tensors.items()}, path / "adapter_model.safetensors")
 
 
+def nest(path: Path) -> None:
+    tensors = load_file(path / "adapter_model.safetensors")
+    more = {name.replace(".lora_", ".base_layer.lora_"): 2 * one for name, one in tensors.items() if "q_proj" in name}
+    save_file(tensors | more, path / "adapter_model.safetensors")
+
+
+def name_twice(path: Path) -> None:
+    tensors = load_file(path / "adapter_model.safetensors")
+    more = {name.replace("lora_A.", "lora_A.default."): 2 * one for name, one in tensors.items()}
+    save_file(tensors | more, path / "adapter_model.safetensors")
+
+
 FAULTS = {
+    "an update that only some tokens get": (
+        lambda path: change(path, alora_invocation_tokens=[1, 2]),
+        "alora_invocation_tokens",
+    ),
+    "a pattern that is none": (lambda path: change(path, rank_pattern={"q_proj(": 4}), r"'q_proj\(' is no regular"),
+    "a piece twice": (name_twice, "lora_A of .* twice"),
+    "two updates of one module": (nest, "would both be"),
+    "an embedding and a linear layer in one": (
+        lambda path: rename(path, "q_proj.lora_A", "q_proj.lora_embedding_A"),
+        "of a linear layer and of an embedding",
+    ),
+    "the vision tower": (
+        lambda path: rename(path, "model.model.layers", "model.model.vision_tower.encoder.layers"),
+        "'model.vision_tower",
+    ),
     "another kind": (lambda path: change(path, peft_type="LOHA"), "'LOHA'"),
     "layers that are copied": (lambda path: change(path, layer_replication=[[0, 1]]), "layer_replication"),
     "an initialization that changes the base": (
@@ -279,6 +305,35 @@ def test_what_does_not_fit_is_refused_in_one_line(fault, adapter):
         open_checkpoint(f"{path}+{base}")
     assert "\n" not in str(caught.value)
     assert "adapter" in str(caught.value)
+
+
+@pytest.mark.parametrize("fronts", [("encoder", "decoder"), ("decoder", "encoder")])
+def test_an_adapter_of_one_stack_is_not_put_on_the_other(fronts, tmp_path):
+    """As that of a T5 model on its encoder alone: the shapes are the same."""
+    base, other = fronts
+    name = "block.0.layer.0.SelfAttention.q"
+    write_checkpoint(tmp_path / "base", {f"{base}.{name}.weight": torch.zeros(6, 6)}, {})
+    pieces = {"lora_A": torch.ones(2, 6), "lora_B": torch.ones(6, 2)}
+
+    def open_with(*stacks: str):
+        tensors = {
+            f"base_model.model.{stack}.{name}.{piece}.weight": one.clone()
+            for stack in stacks
+            for piece, one in pieces.items()
+        }
+        write_checkpoint(tmp_path / "adapter", tensors, {"peft_type": "LORA", "r": 2, "lora_alpha": 2}, "adapter_")
+        return open_checkpoint(f"{tmp_path / 'adapter'}+{tmp_path / 'base'}")
+
+    assert float(open_with(base).tensors[f"{base}.{name}.weight"].load()[0, 0]) == 2
+    for stacks in ((other,), (base, other)):
+        with pytest.raises(InputError, match=f"'{other}"):
+            open_with(*stacks)
+
+
+def write_checkpoint(path: Path, tensors: dict[str, torch.Tensor], config: dict, beginning: str = "") -> None:
+    path.mkdir(exist_ok=True)
+    save_file(tensors, path / f"{beginning}model.safetensors")
+    (path / f"{beginning}config.json").write_text(json.dumps(config))
 
 
 def test_path_with_a_plus_is_a_path(adapter, tmp_path):

@@ -82,7 +82,7 @@ def test_reference_checkpoints(folder):
     [
         (".weight_scale_inv", (2, 3), [32, 32]),
         (".weight_scale_inv", (5, 3), [10, 32]),
-        (".scale", (2, 4), None),
+        (".scale", (3, 5), None),
         (".weight_scale", (5, 3), {"group_0": {"weights": {"block_structure": [10, 32]}}}),
         (".weight_scale", (48, 1), None),
         (".weight_scale", (48,), None),
@@ -113,7 +113,7 @@ def test_fp8(ending, grid, block, kind, stored):
 @pytest.mark.parametrize(
     ("ending", "grid", "block"),
     [
-        ("_scale_inv", (2, 2), None),
+        ("_scale_inv", (3, 2), None),
         ("_scale_inv", (3, 2), [32, 32]),
         ("_scale", (96, 1), None),
         ("_scale", (1, 64), None),
@@ -306,7 +306,40 @@ def test_bitsandbytes_eight_bits(stored):
     torch.testing.assert_close(found, library.int8_vectorwise_dequant(values, scales).float(), rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_bitsandbytes_tiles_for_some_gpus_are_refused(order, stored):
+    pieces = {".weight": torch.zeros(48, 80, dtype=torch.int8), ".SCB": torch.ones(48)}
+    checkpoint = stored(pieces | {".weight_format": torch.tensor(order, dtype=torch.uint8)})
+    with pytest.raises(InputError, match="in tiles"):
+        checkpoint.matrices("mlp_up")[0].load()
+
+
+def test_a_weight_that_is_there_twice_is_refused(stored):
+    """Plain and as GPTQ: which one comes last in the file says nothing."""
+    words = {".qweight": torch.zeros(10, 48), ".qzeros": torch.zeros(1, 6), ".scales": torch.ones(1, 48)}
+    pieces = {ending: one.int() if ending != ".scales" else one for ending, one in words.items()}
+    with pytest.raises(InputError, match="both as it is and quantized"):
+        stored(pieces | {".weight": random(48, 80)})
+
+
+def test_stated_bits_decide(stored):
+    """21 inputs of 3 and of 2 bits take as many words."""
+    packed_words, scales = torch.zeros(48, 2, dtype=torch.int32), torch.ones(48, 1)
+    pieces = {".weight_packed": packed_words, ".weight_scale": scales, ".weight_shape": torch.tensor([48, 20])}
+    for bits in (2, 3):
+        checkpoint = stored(pieces, {"config_groups": {"group_0": {"weights": {"num_bits": bits}}}})
+        assert checkpoint.matrices("mlp_up")[0].dtype.startswith(f"INT{bits} ")
+
+
 PACKED = {
+    "FP8 of joined matrices, each with its scale": (
+        {".weight": torch.zeros(48, 80).to(torch.float8_e4m3fn), ".weight_scale": torch.ones(3)},
+        "F8_E4M3",
+    ),
+    "FP8 with several scales that are neither of rows nor of squares": (
+        {".weight": torch.zeros(48, 80).to(torch.float8_e4m3fn), ".weight_scale": torch.ones(4)},
+        "F8_E4M3",
+    ),
     "FP8 without a scale": ({".weight": torch.zeros(48, 80).to(torch.float8_e4m3fn)}, "F8_E4M3"),
     "FP8 with a scale of another shape": (
         {".weight": torch.zeros(48, 80).to(torch.float8_e4m3fn), ".weight_scale": torch.ones(7, 81)},

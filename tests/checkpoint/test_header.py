@@ -63,6 +63,10 @@ NOT_A_HEADER = {
         framed(b'{"w":%s,"w":%s}' % ((json.dumps(entry()).encode(),) * 2), bytes(8)),
         "'w' occurs twice",
     ),
+    "last of very many names twice": (
+        framed(b"{%s}" % b",".join(b'"%d":0' % (number % 300_000) for number in range(300_001))),
+        "'0' occurs twice",
+    ),
     "field twice": (
         framed(b'{"w":{"dtype":"F32","dtype":"F32","shape":[2],"data_offsets":[0,8]}}', bytes(8)),
         "'dtype' occurs twice",
