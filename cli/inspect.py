@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from docs_sim.report.text import ranges
+
 from . import options
 from .output import print_lines, print_result, shortened
 
@@ -81,8 +83,6 @@ def _heading(checkpoint: "Checkpoint") -> list[str]:
 
 def _matrix_table(matrices: list["WeightMatrix"]) -> list[str]:
     """One line for each kind of matrix: equal name, shape and storage."""
-    from docs_sim.analyses.selection import ranges
-
     kinds: dict[tuple[Any, ...], list[WeightMatrix]] = defaultdict(list)
     for matrix in matrices:
         routed = "experts" if isinstance(matrix.expert, int) else matrix.expert

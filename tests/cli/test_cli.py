@@ -18,9 +18,9 @@ import torch
 from docs_sim.cli.output import default_directory, progress_bar
 
 from docs_sim.__main__ import main
-from docs_sim.analyses.selection import ranges
 from docs_sim.checkpoint.source import BUILT_IN, aliases
 from docs_sim.errors import InputError
+from docs_sim.report.text import ranges
 
 FILES = {"result.json", "grid.csv", "pairs.csv", "heatmap.png"}
 PROGRAM = Path(sys.executable).with_name("docs-sim")
@@ -551,6 +551,43 @@ def test_choices_that_change_the_result_have_directories_of_their_own(run, model
     for options in ([], ["--precision", "highest"], ["--index", "docs_mean"], *layers):
         assert run("heatmap", model, *options).status == 0
     assert len(list((tmp_path / "docs-sim-out").iterdir())) == 5
+
+
+def test_tower_and_layout_have_directories_of_their_own(run, write_model, llama_tensors, tmp_path):
+    (tmp_path / "mine.toml").write_text('extends = "llama"')
+    both = write_model(llama_tensors() | llama_tensors(2, prefix="vision_model."))
+    for options in ([], ["--tower", "vision"], ["--layout", "mine.toml"], ["--experts", "CONCAT"]):
+        assert run("heatmap", both, *options).status == 0
+    names = {"heatmap-tiny-mlp_up", "heatmap-tiny-mlp_up-vision", "heatmap-tiny-mlp_up-layout-mine"}
+    assert {path.name for path in (tmp_path / "docs-sim-out").iterdir()} == names
+    settings = json.loads((tmp_path / "docs-sim-out" / "heatmap-tiny-mlp_up-layout-mine" / "result.json").read_text())
+    assert settings["settings"]["layout"] == "mine.toml"
+
+
+def test_experts_have_one_directory_however_they_are_written(run, write_model, moe_tensors, tmp_path):
+    model = write_model(moe_tensors())
+    for experts in ("shared", "SHARED", "1", "01"):
+        assert run("heatmap", model, "--experts", experts).status == 0
+    assert len(list((tmp_path / "docs-sim-out").iterdir())) == 2
+
+
+def test_result_of_another_model_of_the_same_name_is_not_replaced_in_silence(run, write_model, llama_tensors, tmp_path):
+    first, second = (write_model(llama_tensors(seed=seed), f"{seed}/same") for seed in (1, 2))
+    assert run("heatmap", first).err == ""
+    assert run("heatmap", Path("1/same")).err == "", "the same model by another path"
+    ended = run("heatmap", second)
+    assert ended.status == 0
+    assert ended.lines == [
+        "docs-sim: warning: docs-sim-out/heatmap-same-mlp_up holds the result of 1/same/model.safetensors, "
+        "which is replaced; --out keeps both"
+    ]
+
+
+def test_wrong_index_is_refused_before_anything_is_opened(run, tmp_path):
+    ended = run("heatmap", "no-such-model", "--index", "cka", "--out", "o")
+    assert (ended.status, len(ended.lines)) == (2, 1)
+    assert "docs_mean" in ended.err
+    assert not (tmp_path / "o").exists()
 
 
 @pytest.mark.parametrize("buffering", ["buffered", "unbuffered"])
