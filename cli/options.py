@@ -48,7 +48,9 @@ Out = Annotated[
         "--out", "-o", help="Directory for the results.", show_default=False, parser=_directory, metavar="DIRECTORY"
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output, and nothing else.")]
+Json = Annotated[
+    bool, typer.Option("--json", metavar="", help="Print the result as JSON on standard output, and nothing else.")
+]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1 or mps.")]
 MemoryBudget = Annotated[
     str | None,
@@ -57,10 +59,14 @@ MemoryBudget = Annotated[
         help="Memory for weights at work, such as 4GiB, at least that of two matrices. Default: half of what is free.",
     ),
 ]
-Offline = Annotated[bool, typer.Option("--offline", help="Never use the network, also for models that are not here.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no summary; warnings and errors only.")]
+Offline = Annotated[
+    bool, typer.Option("--offline", metavar="", help="Never use the network, also for models that are not here.")
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", metavar="", help="No progress and no summary; warnings and errors only.")
+]
 # Taken out by app.run before a command sees it; each command lists it for its help.
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Debug = Annotated[bool, typer.Option("--debug", metavar="", help="Show the traceback of an error.")]
 
 
 def parse_bytes(text: str) -> int:

@@ -19,7 +19,7 @@ from docs_sim.checkpoint.reader import read_adapter, read_files
 from docs_sim.checkpoint.source import Source, find_adapter, find_source, split_adapter
 from docs_sim.checkpoint.stack import TOWERS
 from docs_sim.checkpoint.stored import StoredTensor
-from docs_sim.checkpoint.unnamed import Unnamed
+from docs_sim.checkpoint.unnamed import UNKNOWN, VECTOR, Unnamed
 from docs_sim.errors import InputError, shown
 
 _DOWN = re.compile(r"\.lora_(embedding_)?A(\.|$)")
@@ -92,16 +92,23 @@ class Checkpoint:
         found = [matrix for matrix in self._matrices if matrix.name == wanted]
         if found:
             return found
-        doubted = next((one for one in self.unnamed if one.keys), None)
-        if not self._matrices and doubted is not None:
-            raise InputError(f"{self.name}: {doubted.name} cannot be used: {doubted.reason}")
-        if not self._matrices:
-            raise InputError(
-                f"{self.name}: no tensor fits a known layout{closest_names(self.tensors)}; "
-                "`docs-sim inspect` lists the names, and --layout FILE.toml can describe them"
-            )
+        if not self.layers:
+            raise self._no_layers()
         names = ", ".join(dict.fromkeys(matrix.name for matrix in self._matrices))
         raise InputError(f"{self.name}: has no {wanted}; it has {names}")
+
+    def _no_layers(self) -> InputError:
+        """Why there is no matrix in a layer: one that contradicts its name, layers of another kind, unknown names."""
+        doubted = next((one for one in self.unnamed if one.keys), None)
+        known = next((one for one in self.unnamed if self.layout and one.reason not in (UNKNOWN, VECTOR)), None)
+        if doubted is not None:
+            return InputError(f"{self.name}: {doubted.name} cannot be used: {doubted.reason}")
+        if known is not None:
+            return InputError(f"{self.name}: no layer has a matrix to compare; {known.name} is {known.reason}")
+        return InputError(
+            f"{self.name}: no tensor fits a known layout{closest_names(self.tensors)}; "
+            "`docs-sim inspect` lists the names, and --layout FILE.toml can describe them"
+        )
 
 
 def open_checkpoint(
@@ -155,7 +162,7 @@ def _open(source: Source, tower: str, known: Sequence[Layout] | None) -> Checkpo
         raise InputError(f"{source.weights}: is a LoRA adapter; join it to its base: {source.weights}+BASE")
     naming = name_tensors(tensors, config, tower, known)
     towers = tuple(one for one in naming.towers if one in TOWERS)
-    if tower != "language" and not naming.matrices:
+    if tower != "language" and all(matrix.layer is None for matrix in naming.matrices):
         raise InputError(f"{source.name}: has no {tower} tower; it has {', '.join(towers) or 'none'}")
     return Checkpoint(
         source=source,
