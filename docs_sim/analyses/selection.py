@@ -105,11 +105,11 @@ def select_layers(
     for candidate in candidates:
         if candidate.layer is not None:
             by_layer[candidate.layer].append(candidate)
-    notes = _doubts(checkpoint, first.name)
+    doubts = _doubts(checkpoint, first.name)
     try:
         chosen = sorted(by_layer) if layers is None else parse_layers(layers, sorted(by_layer))
     except InputError as error:
-        raise InputError("; ".join([f"{subject}: {error}", *notes])) from error
+        raise InputError("; ".join([f"{subject}: {error}", *doubts])) from error
     members = {layer: by_layer[layer] for layer in chosen}
     taken = {layer: _taken(of_layer, wanted) for layer, of_layer in members.items()}
     if not any(taken.values()):
@@ -117,14 +117,14 @@ def select_layers(
     matrices = [_joined(subject, layer, of_layer, wanted) for layer, of_layer in taken.items() if of_layer]
     for one in matrices:
         one.check_readable()
-    of_stack = {one.layer for one in checkpoint.matrices() if one.stack == first.stack and one.layer is not None}
-    if layers is None and of_stack > by_layer.keys():
-        notes.append(f"layers {ranges(of_stack - by_layer.keys())} have no {first.name}")
-    left_out = [layer for layer, of_layer in taken.items() if not of_layer]
-    if left_out:
-        notes.append(f"layers {ranges(left_out)} left out: they have no {_in_words(wanted)}")
     plain = all(one.expert is None and one.block is None for of_layer in members.values() for one in of_layer)
-    notes += [*(_beside(taken, members) if wanted == "concat" else []), *_unlike_shapes(matrices)]
+    notes = [
+        *doubts,
+        *(_layers_without(checkpoint, first, by_layer) if layers is None else []),
+        *_left_out(taken, wanted),
+        *(_beside(taken, members) if wanted == "concat" else []),
+        *_unlike_shapes(matrices),
+    ]
     return Selection(checkpoint, matrices, None if plain else wanted, notes)
 
 
@@ -170,6 +170,19 @@ def _joined(subject: str, layer: int, matrices: Sequence[WeightMatrix], wanted: 
         choices = ", ".join(f"--experts {block}" for block in blocks)
         raise InputError(f"{subject}: layer {layer} has it {len(blocks)} times; choose one: {choices}")
     return concatenate(matrices) if len(matrices) > 1 else matrices[0]
+
+
+def _layers_without(checkpoint: Checkpoint, matrix: WeightMatrix, by_layer: _ByLayer) -> list[str]:
+    """Which layers of its stack have no such matrix."""
+    of_stack = {one.layer for one in checkpoint.matrices() if one.stack == matrix.stack and one.layer is not None}
+    without = of_stack - by_layer.keys()
+    return [f"layers {ranges(without)} have no {matrix.name}"] if without else []
+
+
+def _left_out(taken: _ByLayer, wanted: str | int) -> list[str]:
+    """Which layers have the matrix, and not what was asked for of it."""
+    empty = [layer for layer, of_layer in taken.items() if not of_layer]
+    return [f"layers {ranges(empty)} left out: they have no {_in_words(wanted)}"] if empty else []
 
 
 def _beside(taken: _ByLayer, members: _ByLayer) -> list[str]:
@@ -218,7 +231,7 @@ def _of_stack(checkpoint: Checkpoint, matrices: list[WeightMatrix], stack: str |
     if not stacks:
         raise InputError(f"{checkpoint.name}: has one stack of layers; leave --stack out")
     choices = f"choose one with --stack {' or --stack '.join(stacks)}"
-    if stack in {one.stack for one in checkpoint.matrices()}:
+    if stack is not None and stack in {one.stack for one in checkpoint.matrices()}:
         choices = f"the {' and the '.join(stacks)} has it: --stack {stacks[0]}"
         raise InputError(f"{checkpoint.name}: its {stack} has no {matrices[0].name}; {choices}")
     raise InputError(f"{checkpoint.name}: {matrices[0].name} is in {' and '.join(stacks)}; {choices}")

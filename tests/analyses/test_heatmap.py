@@ -58,7 +58,8 @@ def small(write_model, llama_tensors) -> docs_sim.Heatmap:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_values_are_those_of_the_textbook(dtype, precision, product, related, monkeypatch):
     monkeypatch.setattr("docs_sim.engine.grid.product_dtype", lambda device: torch.int8)
-    checkpoint = related(dtype)
+    monkeypatch.setattr("docs_sim.engine.screening._LEAST_NEURONS", 1)
+    checkpoint = related(dtype, n=128)
     matrices = [matrix.load() for matrix in checkpoint.matrices("mlp_up")]
     found = heatmap(checkpoint, precision=precision, device="cpu")
     assert found.grid.product == product

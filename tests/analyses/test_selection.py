@@ -301,7 +301,7 @@ def marian(write_model, llama_tensors) -> Checkpoint:
         for layer in range(layers)
         for path, shape in held.items()
     }
-    return open_checkpoint(write_model(tensors))
+    return open_checkpoint(write_model(tensors | {"model.shared.weight": torch.randn(32, 16)}))
 
 
 def test_layers_of_another_stack_are_not_missed(marian):
@@ -314,8 +314,9 @@ def test_what_is_not_there_is_said_of_model_stack_and_matrix(marian):
         select_layers(marian, "mlp_up", "3", stack="decoder")
     with pytest.raises(InputError, match=r"^tiny: its encoder has no cross_q; the decoder has it: --stack decoder$"):
         select_layers(marian, "cross_q", stack="encoder")
-    with pytest.raises(InputError, match=r"^tiny: mlp_up is in decoder and encoder; choose one with --stack decoder"):
-        select_layers(marian, "mlp_up", stack="middle")
+    for stack in (None, "middle"):
+        with pytest.raises(InputError, match=r"^tiny: mlp_up is in decoder and encoder; choose one with --stack deco"):
+            select_layers(marian, "mlp_up", stack=stack)
 
 
 @pytest.mark.parametrize(
