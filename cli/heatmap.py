@@ -1,5 +1,6 @@
 """``docs-sim heatmap``: one matrix over all pairs of layers of a model."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,9 +11,10 @@ from docs_sim.report.choices import Format, Scale
 from docs_sim.report.text import ranges
 
 from . import options
-from .output import complain, default_directory, print_lines, print_result, progress_bar
+from .output import complain, default_directory, print_lines, print_result, progress_bar, shortened
 
 if TYPE_CHECKING:
+    from docs_sim.analyses.heatmap import Heatmap
     from docs_sim.analyses.selection import Selection
 
 
@@ -55,7 +57,7 @@ def heatmap(
     selection = select_layers(checkpoint, matrix, layers, experts, stack)  # a wrong name shall not wait for torch
 
     from docs_sim.analyses.heatmap import compare_layers
-    from docs_sim.report.files import json_text, reserved
+    from docs_sim.report.files import reserved
     from docs_sim.report.grids import check_colour_range
 
     check_colour_range(vmin, vmax)
@@ -75,13 +77,7 @@ def heatmap(
             )
         suffixes = [str(suffix) for suffix in dict.fromkeys(formats or [Format.png])]
         written = result.save(directory, formats=suffixes, scale=scale, vmin=vmin, vmax=vmax)
-    for warning in result.warnings:
-        complain(f"warning: {warning}")
-    if json:
-        print_result(json_text(result.to_dict()))
-    elif not quiet:
-        files = ", ".join(path.name for path in written)
-        print_lines([*result.summary(), f"  {files} in {directory}"])
+    _tell(result, written, directory, json=json, quiet=quiet)
 
 
 def _directory(
@@ -115,5 +111,18 @@ def _tell_what_is_replaced(directory: Path, selection: "Selection") -> None:
 
     model = earlier_result(directory).get("model")
     source = model.get("source") if isinstance(model, dict) else None
-    if isinstance(source, str) and Path(source).resolve() != selection.checkpoint.source.weights.resolve():
-        complain(f"warning: {directory} holds the result of {source}, which is replaced; --out keeps both")
+    if isinstance(source, str) and Path(source).absolute() != selection.checkpoint.source.weights.absolute():
+        complain(f"warning: {directory} holds the result of {shortened(source)}, which is replaced; --out keeps both")
+
+
+def _tell(result: "Heatmap", written: Sequence[Path], directory: Path, *, json: bool, quiet: bool) -> None:
+    """Warnings on standard error; on standard output the whole result, or its summary for people."""
+    from docs_sim.report.files import json_text
+
+    for warning in result.warnings:
+        complain(f"warning: {warning}")
+    if json:
+        print_result(json_text(result.to_dict()))
+    elif not quiet:
+        files = ", ".join(path.name for path in written)
+        print_lines([*result.summary(), f"  {files} in {directory}"])

@@ -336,7 +336,9 @@ def _refuse_opening(**given: object) -> None:
 
 def _below_chance(selection: Selection, grid: DocsGrid) -> list[str]:
     """Why layers of experts side by side may be less alike than chance, if they are, and by more than by accident."""
-    if selection.experts != "concat" or np.nanmean(_off_diagonal(excess(grid.values, grid.chance))) > _BY_ACCIDENT:
+    above = _off_diagonal(excess(grid.values, grid.chance))
+    above = above[np.isfinite(above)]  # where chance is 1 nothing is above it
+    if selection.experts != "concat" or not above.size or above.mean() > _BY_ACCIDENT:
         return []
     return [
         "the layers are less alike than chance, which counts the neurons of all experts as independent: experts of a "

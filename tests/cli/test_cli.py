@@ -655,6 +655,16 @@ def test_result_of_another_model_of_the_same_name_is_not_replaced_in_silence(run
     ]
 
 
+@pytest.mark.parametrize("source", ["a\\u0000b", "x" * 10_000], ids=["null byte", "long"])
+def test_earlier_result_is_untrusted(source, run, model, tmp_path):
+    (tmp_path / "o").mkdir()
+    (tmp_path / "o" / "result.json").write_text(f'{{"model": {{"source": "{source}"}}}}')
+    ended = run("heatmap", model, "--out", "o")
+    assert (ended.status, len(ended.lines)) == (0, 1)
+    assert "o holds the result of" in ended.err
+    assert len(ended.err) < 300
+
+
 def test_wrong_index_is_refused_before_anything_is_opened(run, tmp_path):
     ended = run("heatmap", "no-such-model", "--index", "cka", "--out", "o")
     assert (ended.status, len(ended.lines)) == (2, 1)
