@@ -38,7 +38,9 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 @app.callback(invoke_without_command=True)
-def options_of_all(version: bool = typer.Option(False, "--version", help="Print the version and end.")) -> None:
+def options_of_all(
+    version: bool = typer.Option(False, "--version", metavar="", help="Print the version and end."),
+) -> None:
     """How similar are the weights of language models, layer by layer? No model is run."""
     if version:
         from importlib.metadata import version as installed
@@ -88,7 +90,7 @@ def _end(error: BaseException, arguments: list[str]) -> tuple[int, str]:
     if isinstance(error, _UsageError):
         command = f" {arguments[0]}" if arguments and arguments[0] in _COMMANDS else ""
         message = error.format_message().replace("Value error, ", "").rstrip(".")  # type: ignore[attr-defined]
-        return 2, f"{message}. See `docs-sim{command} --help`."
+        return 2, message and f"{message}. See `docs-sim{command} --help`."  # without a command the help was shown
     if isinstance(error, InputError):
         return 2, str(error)
     if isinstance(error, KeyboardInterrupt):

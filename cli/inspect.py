@@ -6,11 +6,16 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from docs_sim.report.text import ranges
+
 from . import options
 from .output import print_lines, print_result, shortened
 
 if TYPE_CHECKING:
     from docs_sim.checkpoint import Checkpoint, WeightMatrix
+    from docs_sim.checkpoint.unnamed import Unnamed
+
+_NUMBER = re.compile(r"(?<=\w\.)\d+(?=\.\w)")  # of a layer or an expert in a name; shapes and conv1d have others
 
 
 def inspect(
@@ -40,6 +45,9 @@ def _contents(checkpoint: "Checkpoint") -> dict[str, Any]:
         "docs_sim": version("docs-sim"),
         "model": checkpoint.describe() | {"layout": checkpoint.layout, "dtype": checkpoint.dtype},
         "towers": checkpoint.towers,
+        "tower": checkpoint.tower,
+        "layout_file": None if checkpoint.layout_file is None else str(checkpoint.layout_file),
+        "adapter_ranks": checkpoint.adapter_ranks,
         "layers": checkpoint.layers,
         "bytes": sum(tensor.bytes for tensor in checkpoint.tensors.values()),
         "matrices": [
@@ -48,6 +56,7 @@ def _contents(checkpoint: "Checkpoint") -> dict[str, Any]:
                 "name": matrix.name,
                 "layer": matrix.layer,
                 "expert": matrix.expert,
+                "block": matrix.block,
                 "stack": matrix.stack,
                 "shape": matrix.shape,
                 "dtype": matrix.dtype,
@@ -76,36 +85,53 @@ def _heading(checkpoint: "Checkpoint") -> list[str]:
         f"  {len(checkpoint.tensors)} tensors, {size / 1e6:,.1f} MB, mostly {checkpoint.dtype}, "
         f"{len(checkpoint.layers)} layers",
         *([f"  towers: {', '.join(checkpoint.towers)}"] if len(checkpoint.towers) > 1 else []),
+        *_adapter(checkpoint),
     ]
+
+
+def _adapter(checkpoint: "Checkpoint") -> list[str]:
+    """What an adapter changes of its base."""
+    if checkpoint.source.adapter is None:
+        return []
+    ranks = ranges(checkpoint.adapter_ranks)
+    modules = f"{len(checkpoint.adapter_ranks)} LoRA modules" + (f" of rank {ranks}" if ranks else "")
+    return [f"  adapter {checkpoint.source.adapter.weights}, {modules}"]
 
 
 def _matrix_table(matrices: list["WeightMatrix"]) -> list[str]:
     """One line for each kind of matrix: equal name, shape and storage."""
-    from docs_sim.analyses.selection import ranges
-
     kinds: dict[tuple[Any, ...], list[WeightMatrix]] = defaultdict(list)
     for matrix in matrices:
-        routed = "experts" if isinstance(matrix.expert, int) else matrix.expert
+        shared = matrix.expert if isinstance(matrix.expert, str) else ""
         name = matrix.name if matrix.stack is None else f"{matrix.stack} {matrix.name}"
-        kinds[name, routed, matrix.shape, matrix.dtype].append(matrix)
+        kinds[name, matrix.block or shared, matrix.shape, matrix.dtype, matrix.expert is None].append(matrix)
     rows = [("matrix", "layers", "experts", "shape (n, m)", "stored as")]
-    for (name, routed, shape, dtype), members in kinds.items():
+    for (name, part, shape, dtype, _), members in kinds.items():
         layers = ranges(member.layer for member in members if member.layer is not None)
         numbers = ranges(member.expert for member in members if isinstance(member.expert, int))
-        rows.append((name, layers, numbers if routed == "experts" else routed or "", str(shape), dtype))
+        rows.append((name, layers, " ".join(filter(None, [part, numbers])), str(shape), dtype))
     return _aligned(rows) if len(rows) > 1 else ["no matrix could be named"]
 
 
 def _unnamed_table(checkpoint: "Checkpoint") -> list[str]:
     """The tensors without a name, alike ones together."""
-    alike: dict[tuple[str, str], list[str]] = defaultdict(list)
+    alike: dict[tuple[str, str], list[Unnamed]] = defaultdict(list)
     for unnamed in checkpoint.unnamed:
-        alike[re.sub(r"\d+", "*", unnamed.name), re.sub(r"\d+", "*", unnamed.reason)].append(unnamed.name)
+        alike[_NUMBER.sub("*", unnamed.name), _NUMBER.sub("*", unnamed.reason)].append(unnamed)
     if not alike:
         return []
     rows = [("not a neuron matrix", "tensors", "reason")]
-    for (pattern, reason), names in alike.items():
-        rows.append((names[0] if len(names) == 1 else pattern, str(len(names)), reason))
+    for (pattern, reason), members in alike.items():
+        one = members[0]
+        names = {member.name for member in members}
+        reasons = {member.reason for member in members}
+        rows.append(
+            (
+                one.name if len(names) == 1 else pattern,
+                str(len(members)),
+                one.reason if len(reasons) == 1 else reason,
+            )
+        )
     return ["", *_aligned(rows)]
 
 

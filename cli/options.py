@@ -1,7 +1,6 @@
 """The options that several commands share, each in one place."""
 
 import re
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -30,7 +29,12 @@ Model = Annotated[
 Matrix = Annotated[str, typer.Option("--matrix", "-m", help="Which weight matrix: mlp_up, attn_q, ... or an alias.")]
 Layers = Annotated[str | None, typer.Option("--layers", help="Only these layers, such as 0-15,20.")]
 Experts = Annotated[
-    str, typer.Option("--experts", help="In mixture-of-experts layers: concat, shared, or the number of an expert.")
+    str,
+    typer.Option(
+        "--experts",
+        help="In mixture-of-experts layers: concat, shared, or the number of an expert. Where a layer has several "
+        "blocks: the name of one, such as sub0.",
+    ),
 ]
 Stack = Annotated[str | None, typer.Option("--stack", help="encoder or decoder, of a model that has both.")]
 Tower = Annotated[str, typer.Option("--tower", help="Of a multimodal model: language, vision or audio.")]
@@ -44,7 +48,9 @@ Out = Annotated[
         "--out", "-o", help="Directory for the results.", show_default=False, parser=_directory, metavar="DIRECTORY"
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output, and nothing else.")]
+Json = Annotated[
+    bool, typer.Option("--json", metavar="", help="Print the result as JSON on standard output, and nothing else.")
+]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1 or mps.")]
 MemoryBudget = Annotated[
     str | None,
@@ -53,32 +59,14 @@ MemoryBudget = Annotated[
         help="Memory for weights at work, such as 4GiB, at least that of two matrices. Default: half of what is free.",
     ),
 ]
-Offline = Annotated[bool, typer.Option("--offline", help="Never use the network, also for models that are not here.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no summary; warnings and errors only.")]
+Offline = Annotated[
+    bool, typer.Option("--offline", metavar="", help="Never use the network, also for models that are not here.")
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", metavar="", help="No progress and no summary; warnings and errors only.")
+]
 # Taken out by app.run before a command sees it; each command lists it for its help.
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-
-
-class Precision(StrEnum):
-    """How products are computed."""
-
-    auto = "auto"
-    highest = "highest"
-
-
-class Scale(StrEnum):
-    """What the colours of a heatmap show."""
-
-    raw = "raw"
-    excess = "excess"
-
-
-class Format(StrEnum):
-    """File formats of figures."""
-
-    png = "png"
-    svg = "svg"
-    pdf = "pdf"
+Debug = Annotated[bool, typer.Option("--debug", metavar="", help="Show the traceback of an error.")]
 
 
 def parse_bytes(text: str) -> int:

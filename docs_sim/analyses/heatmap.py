@@ -1,7 +1,7 @@
 """The grid of one matrix over the layers of a model: which layers resemble each other?"""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from docs_sim.analyses.selection import select_layers
+from docs_sim.analyses.choices import Precision
+from docs_sim.analyses.selection import Selection, select_layers
 from docs_sim.checkpoint import Checkpoint, WeightMatrix, open_checkpoint
 from docs_sim.checkpoint.header import FLOATS
 from docs_sim.engine.device import find_devices
@@ -20,13 +21,14 @@ from docs_sim.errors import InputError, shown
 from docs_sim.indices.docs import QUANTILES, excess
 from docs_sim.indices.gini import mean_gini
 from docs_sim.indices.table import INDICES
+from docs_sim.report.choices import Format, Scale
 from docs_sim.report.files import RESULT, json_text, write_files
-from docs_sim.report.grids import FORMATS, GridFigure, draw_grid, figure_bytes
+from docs_sim.report.grids import GridFigure, draw_grid, figure_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SCALES = ("raw", "excess")
+_BY_ACCIDENT = -0.005  # mean excess; that of random experts as small as (64, 40) is above
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,11 +72,13 @@ class Heatmap:
 
     @property
     def subject(self) -> str:
-        """What was compared, in words: ``mlp_up``, ``mlp_up of expert 3``, ``encoder attn_q``."""
-        stack = f"{self.settings['stack']} " if self.settings["stack"] else ""
-        experts = {None: "", "concat": " of all experts", "shared": " of the shared experts"}
-        chosen = self.settings["experts"]
-        return f"{stack}{self.matrix}{experts.get(chosen, f' of expert {chosen}')}"
+        """What was compared, in words: ``mlp_up``, ``mlp_up of expert 3``, ``encoder attn_q``, ``vision attn_q``."""
+        tower, chosen, layout = (self.settings[choice] for choice in ("tower", "experts", "layout"))
+        words = [*([] if tower == "language" else [tower]), self.settings["stack"], self.matrix]
+        experts = {"concat": "of all experts", "shared": "of the shared experts"}
+        if chosen is not None:
+            words.append(experts.get(chosen, f"of expert {chosen}" if chosen.isdecimal() else f"of {chosen}"))
+        return " ".join([*filter(None, words), *([] if layout is None else [f"by {Path(layout).name}"])])
 
     @cached_property
     def gini(self) -> float:
@@ -159,8 +163,7 @@ class Heatmap:
         Raises:
             InputError: if ``vmin`` is not below ``vmax``, or there is no such scale.
         """
-        if scale not in SCALES:
-            raise InputError(f"unknown scale {shown(scale)}; known: {', '.join(SCALES)}")
+        _check_choice("scale", scale, Scale)
         title = INDICES[self.index].title
         gini = "" if np.isnan(self.gini) else f"Gini {self.gini:.3f}, "
         subtitle = f"{title}, {self.subject}, {gini}chance level {self.chance:.4f}"
@@ -183,12 +186,11 @@ class Heatmap:
             InputError: if the directory cannot be written, or an argument is unknown.
         """
         formats = [formats] if isinstance(formats, str) else formats
-        unknown = [suffix for suffix in formats if suffix not in FORMATS]
-        if unknown:
-            raise InputError(f"unknown format {shown(unknown[0])}; known: {', '.join(FORMATS)}")
+        for suffix in formats:
+            _check_choice("format", suffix, Format)
         figure = self.plot(scale=scale, vmin=vmin, vmax=vmax)
         contents = {f"heatmap.{suffix}": figure_bytes(figure, suffix) for suffix in formats}
-        stale = [name for suffix in FORMATS if (name := f"heatmap.{suffix}") not in contents]
+        stale = [name for suffix in Format if (name := f"heatmap.{suffix}") not in contents]
         contents["grid.csv"] = self.to_frame().to_csv(index_label="layer").encode()
         contents["pairs.csv"] = self.pairs().to_csv(index=False).encode()
         contents[RESULT] = json_text(self.to_dict()).encode()
@@ -203,7 +205,10 @@ def heatmap(
     layers: str | int | Sequence[int] | None = None,
     experts: str | int = "concat",
     stack: str | None = None,
+    tower: str = "language",
+    layout: str | Path | None = None,
     revision: str | None = None,
+    offline: bool = False,
     device: str = "auto",
     precision: str = "auto",
     memory_budget: int | None = None,
@@ -216,9 +221,13 @@ def heatmap(
         matrix: canonical name or alias.
         index: ``docs`` or ``docs_mean``.
         layers: ``"0-15,20"``, a number or numbers; all if None.
-        experts: of mixture-of-experts layers: ``concat``, ``shared`` or a number.
+        experts: of mixture-of-experts layers: ``concat``, ``shared`` or a number; where a layer has several blocks,
+            the name of one (``sub0``).
         stack: ``encoder`` or ``decoder``, of a model that has both.
+        tower: of a multimodal model: ``language``, ``vision`` or ``audio``.
+        layout: a TOML file that says how this model names its tensors.
         revision: branch, tag or commit of a Hub id.
+        offline: whether to do without the network.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         precision: ``auto`` or ``highest`` (float32 products everywhere).
         memory_budget: bytes for prepared matrices; half of the free memory if None.
@@ -231,15 +240,47 @@ def heatmap(
     >>> docs_sim.heatmap("demo", matrix="mlp_up").values.shape
     (8, 8)
     """
-    if index not in INDICES:
-        raise InputError(f"unknown index {shown(index)}; known: {', '.join(INDICES)}")
-    if precision not in ("auto", "highest"):
-        raise InputError(f"unknown precision {shown(precision)}; known: auto, highest")
+    _check_choice("index", index, INDICES)
+    _check_choice("precision", precision, Precision)
+    find_devices(device)  # a wrong name shall not wait for the network
+    if isinstance(model, Checkpoint):
+        _refuse_opening(revision=revision, tower=tower != "language", layout=layout, offline=offline)
+        checkpoint = model
+    else:
+        checkpoint = open_checkpoint(model, revision, offline=offline, tower=tower, layout=layout)
+    return compare_layers(
+        select_layers(checkpoint, matrix, layers, experts, stack),
+        index=index,
+        device=device,
+        precision=precision,
+        memory_budget=memory_budget,
+        progress=progress,
+    )
+
+
+def compare_layers(
+    selection: Selection,
+    *,
+    index: str = "docs",
+    device: str = "auto",
+    precision: str = "auto",
+    memory_budget: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Heatmap:
+    """The heatmap of matrices that are selected already; the other arguments are those of ``heatmap``.
+
+    Raises:
+        InputError: if an argument is unknown, there are fewer than two layers, or a weight cannot be compared.
+    """
+    _check_choice("index", index, INDICES)
+    _check_choice("precision", precision, Precision)
     devices = find_devices(device)
-    checkpoint = model if isinstance(model, Checkpoint) else open_checkpoint(model, revision)
-    matrices, warnings = select_layers(checkpoint, matrix, layers, experts, stack)
+    checkpoint, matrices = selection.checkpoint, selection.matrices
     if len(matrices) < 2:
-        raise InputError(f"{checkpoint.name}: a heatmap needs at least two layers with {matrices[0].name}")
+        raise InputError(
+            f"{checkpoint.name}: a heatmap needs at least two layers with {matrices[0].name}; "
+            f"there is one, layer {matrices[0].layer}"
+        )
     total, done = len(matrices) * (len(matrices) - 1) // 2, 0
 
     def advance(pairs: int) -> None:
@@ -262,21 +303,47 @@ def heatmap(
         matrix=matrices[0].name,
         labels=[str(one.layer) for one in matrices],
         grid=grid,
-        warnings=warnings + _zero_columns(matrices, grid),
+        warnings=[*selection.notes, *_below_chance(selection, grid), *_zero_columns(matrices, grid)],
         settings={
             "device": ",".join(map(str, devices)),
             "precision": precision,
             "product": grid.product,
             "exact_pairs": grid.exact_pairs,
             "memory_budget": memory_budget,
+            "tower": checkpoint.tower,
+            "layout": None if checkpoint.layout_file is None else str(checkpoint.layout_file),
             "stack": matrices[0].stack,
-            "experts": str(experts).lower()
-            if any(len(one.parts) > 1 or one.expert is not None for one in matrices)
-            else None,
+            "experts": None if selection.experts is None else str(selection.experts),
             "sample": None,
         },
         seconds=time.monotonic() - started,
     )
+
+
+def _check_choice(what: str, choice: str, known: Iterable[str]) -> None:
+    if choice not in list(known):
+        raise InputError(f"unknown {what} {shown(choice)}; known: {', '.join(known)}")
+
+
+def _refuse_opening(**given: object) -> None:
+    """What says how to open a model says nothing of a checkpoint that is open."""
+    for name, value in given.items():
+        if value:
+            raise InputError(
+                f"{name} is of a model to be opened, and this checkpoint is open: give it to open_checkpoint"
+            )
+
+
+def _below_chance(selection: Selection, grid: DocsGrid) -> list[str]:
+    """Why layers of experts side by side may be less alike than chance, if they are, and by more than by accident."""
+    above = _off_diagonal(excess(grid.values, grid.chance))
+    above = above[np.isfinite(above)]  # where chance is 1 nothing is above it
+    if selection.experts != "concat" or not above.size or above.mean() > _BY_ACCIDENT:
+        return []
+    return [
+        "the layers are less alike than chance, which counts the neurons of all experts as independent: experts of a "
+        "layer that are near copies of each other count as fewer; --experts 0 compares one of each layer"
+    ]
 
 
 def _stored_as(matrices: Sequence[WeightMatrix]) -> str:

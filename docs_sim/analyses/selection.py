@@ -1,13 +1,56 @@
-"""Which matrices of a checkpoint a question is about: layers and experts."""
+"""Which matrices of a checkpoint a question is about: layers, experts, blocks of a layer, stacks."""
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from docs_sim.checkpoint import Checkpoint, WeightMatrix
 from docs_sim.checkpoint.matrix import concatenate
 from docs_sim.checkpoint.matrix_names import canonical_name
 from docs_sim.errors import InputError, shown
+from docs_sim.report.text import ranges
+
+DENSE = "dense"  # what stands in a layer beside its experts, under no name of its own
+_BLOCK = re.compile(rf"{DENSE}|sub\d{{1,6}}")
+_ByLayer = Mapping[int, Sequence[WeightMatrix]]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """One matrix for each layer, as a question wants it.
+
+    Attributes:
+        checkpoint: the model.
+        matrices: by layer.
+        experts: what was taken of layers that have experts or several blocks: ``concat``, ``shared``, a number, or the
+            name of a block; None where no layer has them.
+        notes: what was left out and what a reader must know, in words.
+    """
+
+    checkpoint: Checkpoint
+    matrices: list[WeightMatrix]
+    experts: str | int | None
+    notes: list[str]
+
+
+def parse_experts(experts: str | int) -> str | int:
+    """``concat``, ``shared``, the number of an expert or the name of a block, however it was written.
+
+    Raises:
+        InputError: if it is none of these.
+
+    >>> parse_experts("Shared"), parse_experts("07"), parse_experts("sub0")
+    ('shared', 7, 'sub0')
+    """
+    text = str(experts).strip().lower()
+    if re.fullmatch(r"\d{1,6}", text, re.ASCII):
+        return int(text)
+    if text not in ("concat", "shared") and not _BLOCK.fullmatch(text):
+        raise InputError(
+            f"experts {shown(experts)}: give concat, shared or the number of an expert, or a block such as sub0"
+        )
+    return text
 
 
 def parse_layers(layers: str | int | Sequence[int], available: Sequence[int]) -> list[int]:
@@ -34,81 +77,140 @@ def _listed(text: str) -> set[int]:
     return wanted
 
 
-def ranges(numbers: Iterable[int]) -> str:
-    """{0, 1, 2, 5} -> "0-2, 5"."""
-    runs: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-
-
 def select_layers(
     checkpoint: Checkpoint,
     matrix: str,
     layers: str | int | Sequence[int] | None = None,
     experts: str | int = "concat",
     stack: str | None = None,
-) -> tuple[list[WeightMatrix], list[str]]:
-    """One matrix for each layer, and what was left out, in words.
+) -> Selection:
+    """One matrix for each layer.
 
     Args:
         checkpoint: the model.
         matrix: canonical name or alias.
         layers: ``"0-15,20"`` or numbers; all that have the matrix if None.
-        experts: in a mixture-of-experts layer: ``concat`` (all experts side by side), ``shared``, or a number.
+        experts: in a mixture-of-experts layer: ``concat`` (all experts side by side), ``shared``, or a number; where a
+            layer has several blocks: the name of one (``sub0``, or ``dense`` for what stands beside the experts).
         stack: ``encoder`` or ``decoder``, of a model that has both.
 
     Raises:
         InputError: if the matrix, a layer, an expert or a stack is not there, or is stored in a way that is not read.
     """
-    candidates = _of_stack(checkpoint.matrices(canonical_name(matrix)), stack, checkpoint.name)
-    name = candidates[0].name
+    wanted = parse_experts(experts)
+    candidates = _of_stack(checkpoint, _in_layers(checkpoint, canonical_name(matrix)), stack)
+    first = candidates[0]
+    subject = f"{checkpoint.name}: {first.name if first.stack is None else f'{first.stack} {first.name}'}"
     by_layer: dict[int, list[WeightMatrix]] = defaultdict(list)
     for candidate in candidates:
         if candidate.layer is not None:
             by_layer[candidate.layer].append(candidate)
-    if not by_layer:
+    doubts = _doubts(checkpoint, first.name)
+    try:
+        chosen = sorted(by_layer) if layers is None else parse_layers(layers, sorted(by_layer))
+    except InputError as error:
+        raise InputError("; ".join([f"{subject}: {error}", *doubts])) from error
+    members = {layer: by_layer[layer] for layer in chosen}
+    taken = {layer: _taken(of_layer, wanted) for layer, of_layer in members.items()}
+    if not any(taken.values()):
+        raise InputError(f"{subject} {_nothing_taken(wanted, by_layer)}")
+    matrices = [_joined(subject, layer, of_layer, wanted) for layer, of_layer in taken.items() if of_layer]
+    for one in matrices:
+        one.check_readable()
+    plain = all(one.expert is None and one.block is None for of_layer in members.values() for one in of_layer)
+    notes = [
+        *doubts,
+        *(_layers_without(checkpoint, first, by_layer) if layers is None else []),
+        *_left_out(taken, wanted),
+        *(_beside(taken, members) if wanted == "concat" else []),
+        *_unlike_shapes(matrices),
+    ]
+    return Selection(checkpoint, matrices, None if plain else wanted, notes)
+
+
+def _in_layers(checkpoint: Checkpoint, name: str) -> list[WeightMatrix]:
+    """The matrices called ``name``, which must be inside layers."""
+    inside = dict.fromkeys(one.name for one in checkpoint.matrices() if one.layer is not None)
+    if inside and name not in inside:
+        outside = any(one.name == name for one in checkpoint.matrices())
+        lack = f"{name} stands outside the layers" if outside else f"has no {name}"
+        raise InputError(f"{checkpoint.name}: {lack}; it has {', '.join(inside)}")
+    found = [one for one in checkpoint.matrices(name) if one.layer is not None]
+    if not found:
         raise InputError(
             f"{checkpoint.name}: {name} stands outside the layers: there is nothing to compare over layers"
         )
-    available = sorted(by_layer)
-    notes = _doubts(checkpoint, name)
-    try:
-        chosen = available if layers is None else parse_layers(layers, available)
-    except InputError as error:
-        raise InputError("; ".join([str(error), *notes])) from error
-    selected = {layer: _of_experts(by_layer[layer], experts) for layer in chosen}
-    found = {layer: one for layer, one in selected.items() if one is not None}
-    if not found:
-        raise InputError(f"{checkpoint.name}: {_no_such_expert(name, experts, by_layer)}")
-    for one in found.values():
-        one.check_readable()
-    without = [layer for layer in checkpoint.layers if layer not in by_layer]
-    if without and layers is None:
-        notes.append(f"layers {ranges(without)} have no {name}")
-    if len(found) < len(selected):
-        missing = sorted(selected.keys() - found.keys())
-        notes.append(f"layers {ranges(missing)} left out: they have no {_expert_words(experts)}")
-    if any(len(one.parts) > 1 for one in found.values()):
-        notes += _side_by_side(candidates, found)
-    return list(found.values()), notes
+    return found
 
 
-def _side_by_side(candidates: Sequence[WeightMatrix], found: Mapping[int, WeightMatrix]) -> list[str]:
-    """What a reader must know of experts that are compared as one matrix."""
-    notes = [
-        "the chance level takes all columns as independent; experts that are near copies of each other lie below it"
-    ]
-    if any(candidate.expert == "shared" for candidate in candidates):
-        notes.append("the shared experts are not among those side by side; --experts shared compares them")
-    counts = {layer: len(one.parts) for layer, one in found.items() if len(one.parts) > 1}
-    fewer = [layer for layer, count in counts.items() if count < max(counts.values())]
-    if fewer:
-        notes.append(f"layers {ranges(fewer)} have fewer than the {max(counts.values())} experts of the others")
-    return notes
+def _is_routed(matrix: WeightMatrix) -> bool:
+    """Whether it is one of the experts that a router chooses from."""
+    return isinstance(matrix.expert, int) and matrix.block != "shared_experts"
+
+
+def _part_of_layer(matrix: WeightMatrix) -> str | int:
+    """What of its layer a matrix is, by the words of ``--experts``."""
+    if matrix.expert == "shared" or matrix.block == "shared_experts":
+        return "shared"
+    return matrix.expert if matrix.expert is not None else matrix.block or DENSE
+
+
+def _taken(matrices: Sequence[WeightMatrix], wanted: str | int) -> list[WeightMatrix]:
+    """What of one layer is meant. Under ``concat`` a layer without experts stands for itself."""
+    if wanted == "concat":
+        routed = [matrix for matrix in matrices if _is_routed(matrix)]
+        return routed or [matrix for matrix in matrices if _part_of_layer(matrix) != "shared"]
+    return [matrix for matrix in matrices if _part_of_layer(matrix) == wanted]
+
+
+def _joined(subject: str, layer: int, matrices: Sequence[WeightMatrix], wanted: str | int) -> WeightMatrix:
+    """The experts of a layer side by side; other blocks of it are never joined."""
+    blocks = {_part_of_layer(matrix): matrix for matrix in matrices}
+    if wanted == "concat" and len(blocks) > 1 and not _is_routed(matrices[0]):
+        choices = ", ".join(f"--experts {block}" for block in blocks)
+        raise InputError(f"{subject}: layer {layer} has it {len(blocks)} times; choose one: {choices}")
+    return concatenate(matrices) if len(matrices) > 1 else matrices[0]
+
+
+def _layers_without(checkpoint: Checkpoint, matrix: WeightMatrix, by_layer: _ByLayer) -> list[str]:
+    """Which layers of its stack have no such matrix."""
+    of_stack = {one.layer for one in checkpoint.matrices() if one.stack == matrix.stack and one.layer is not None}
+    without = of_stack - by_layer.keys()
+    return [f"layers {ranges(without)} have no {matrix.name}"] if without else []
+
+
+def _left_out(taken: _ByLayer, wanted: str | int) -> list[str]:
+    """Which layers have the matrix, and not what was asked for of it."""
+    empty = [layer for layer, of_layer in taken.items() if not of_layer]
+    return [f"layers {ranges(empty)} left out: they have no {_in_words(wanted)}"] if empty else []
+
+
+def _beside(taken: _ByLayer, members: _ByLayer) -> list[str]:
+    """What layers have beside the experts that are compared as one matrix."""
+    beside = {
+        _part_of_layer(one): None
+        for layer, of_layer in taken.items()
+        if any(map(_is_routed, of_layer))
+        for one in members[layer]
+        if not _is_routed(one)
+    }
+    if not beside:
+        return []
+    names = {"shared": "the shared experts", DENSE: "the dense ones"}
+    listed = " and ".join(names.get(str(part), str(part)) for part in beside)
+    choices = " or ".join(f"--experts {part}" for part in beside)
+    return [f"{listed} of the same layers are not among the experts side by side; {choices} compares them"]
+
+
+def _unlike_shapes(matrices: Sequence[WeightMatrix]) -> list[str]:
+    """That the layers do not all have as many neurons: each pair then has a chance level of its own."""
+    shapes: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for matrix in matrices:
+        shapes[matrix.shape].append(matrix.layer or 0)
+    if len(shapes) < 2:
+        return []
+    listed = ", ".join(f"{shape} in layers {ranges(layers)}" for shape, layers in shapes.items())
+    return [f"the shapes (n, m) differ: {listed}; chance depends on them, so compare the excess, not the raw values"]
 
 
 def _doubts(checkpoint: Checkpoint, name: str) -> list[str]:
@@ -120,38 +222,31 @@ def _doubts(checkpoint: Checkpoint, name: str) -> list[str]:
     return [f"{doubted[0].name} left out{others}: {doubted[0].reason}"]
 
 
-def _of_stack(matrices: list[WeightMatrix], stack: str | None, model: str) -> list[WeightMatrix]:
+def _of_stack(checkpoint: Checkpoint, matrices: list[WeightMatrix], stack: str | None) -> list[WeightMatrix]:
     stacks = list(dict.fromkeys(matrix.stack for matrix in matrices if matrix.stack is not None))
     if stack is None and len(stacks) < 2:
         return matrices
     if stack in stacks:
         return [matrix for matrix in matrices if matrix.stack == stack]
     if not stacks:
-        raise InputError(f"{model}: has one stack of layers; leave --stack out")
-    raise InputError(f"{model}: has {' and '.join(stacks)}; choose one with --stack {' or --stack '.join(stacks)}")
+        raise InputError(f"{checkpoint.name}: has one stack of layers; leave --stack out")
+    choices = f"choose one with --stack {' or --stack '.join(stacks)}"
+    if stack is not None and stack in {one.stack for one in checkpoint.matrices()}:
+        choices = f"the {' and the '.join(stacks)} has it: --stack {stacks[0]}"
+        raise InputError(f"{checkpoint.name}: its {stack} has no {matrices[0].name}; {choices}")
+    raise InputError(f"{checkpoint.name}: {matrices[0].name} is in {' and '.join(stacks)}; {choices}")
 
 
-def _of_experts(matrices: list[WeightMatrix], experts: str | int) -> WeightMatrix | None:
-    """The matrix of one layer that ``experts`` asks for. A dense layer stands for itself under ``concat``."""
-    if str(experts).lower() == "concat":
-        routed = [matrix for matrix in matrices if matrix.expert != "shared"]
-        return concatenate(routed) if routed else None
-    wanted: str | int = int(experts) if re.fullmatch(r"\d{1,6}", str(experts)) else str(experts).lower()
-    if wanted != "shared" and not isinstance(wanted, int):
-        raise InputError(f"experts {shown(experts)}: give concat, shared or the number of an expert")
-    return next((matrix for matrix in matrices if matrix.expert == wanted), None)
+def _in_words(wanted: str | int) -> str:
+    words = {"concat": "routed experts in tensors of their own", "shared": "shared expert"}
+    return f"expert {wanted}" if isinstance(wanted, int) else words.get(wanted, f"{wanted} block")
 
 
-def _expert_words(experts: str | int) -> str:
-    if str(experts).lower() == "concat":
-        return "routed experts in tensors of their own"
-    return "shared expert" if str(experts).lower() == "shared" else f"expert {experts}"
-
-
-def _no_such_expert(name: str, experts: str | int, by_layer: dict[int, list[WeightMatrix]]) -> str:
-    there = {matrix.expert for matrices in by_layer.values() for matrix in matrices} - {None}
-    if not there:
-        return f"{name} has no experts in this model; leave --experts out"
-    numbers = ranges(expert for expert in there if isinstance(expert, int))
-    listed = ", ".join(part for part in (numbers, "shared" if "shared" in there else "") if part)
-    return f"{name} has no {_expert_words(experts)}; there are {listed}"
+def _nothing_taken(wanted: str | int, by_layer: _ByLayer) -> str:
+    there = dict.fromkeys(_part_of_layer(matrix) for matrices in by_layer.values() for matrix in matrices)
+    if there.keys() == {DENSE}:
+        return "has no experts in this model; leave --experts out"
+    numbers = ranges(part for part in there if isinstance(part, int))
+    named = sorted((part for part in there if isinstance(part, str)), key=lambda part: part != "shared")
+    listed = ", ".join([*filter(None, [numbers]), *named])
+    return f"has no {_in_words(wanted)}; there are {listed}"

@@ -1,8 +1,9 @@
 """open_checkpoint: a MODEL argument -> its named neuron matrices. Reads headers only."""
 
 import gc
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,8 +19,10 @@ from docs_sim.checkpoint.reader import read_adapter, read_files
 from docs_sim.checkpoint.source import Source, find_adapter, find_source, split_adapter
 from docs_sim.checkpoint.stack import TOWERS
 from docs_sim.checkpoint.stored import StoredTensor
-from docs_sim.checkpoint.unnamed import Unnamed
+from docs_sim.checkpoint.unnamed import UNKNOWN, VECTOR, Unnamed
 from docs_sim.errors import InputError, shown
+
+_DOWN = re.compile(r"\.lora_(embedding_)?A(\.|$)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +35,10 @@ class Checkpoint:
         layout: the naming family that fitted; None if none did.
         tensors: everything that is stored, by name.
         unnamed: the tensors that are no neuron matrix, with the reason.
-        towers: which parts of a multimodal model have layers: ``language``, ``vision``, ``audio``, ``mtp``.
+        towers: which parts of a multimodal model have layers: ``language``, ``vision``, ``audio``.
+        tower: the part that was opened.
+        layout_file: the user's file that says how the model names its tensors; None if a built-in layout does.
+        adapter_ranks: of each module that the adapter changes; empty without one.
     """
 
     source: Source
@@ -41,6 +47,9 @@ class Checkpoint:
     tensors: dict[str, StoredTensor] = field(repr=False)
     unnamed: tuple[Unnamed, ...] = field(repr=False)
     towers: tuple[str, ...]
+    tower: str
+    layout_file: Path | None
+    adapter_ranks: tuple[int, ...]
     _matrices: tuple[WeightMatrix, ...] = field(repr=False)
 
     @property
@@ -83,16 +92,23 @@ class Checkpoint:
         found = [matrix for matrix in self._matrices if matrix.name == wanted]
         if found:
             return found
-        doubted = next((one for one in self.unnamed if one.keys), None)
-        if not self._matrices and doubted is not None:
-            raise InputError(f"{self.name}: {doubted.name} cannot be used: {doubted.reason}")
-        if not self._matrices:
-            raise InputError(
-                f"{self.name}: no tensor fits a known layout{closest_names(self.tensors)}; "
-                "`docs-sim inspect` lists the names, and --layout FILE.toml can describe them"
-            )
+        if not self.layers:
+            raise self._no_layers()
         names = ", ".join(dict.fromkeys(matrix.name for matrix in self._matrices))
         raise InputError(f"{self.name}: has no {wanted}; it has {names}")
+
+    def _no_layers(self) -> InputError:
+        """Why there is no matrix in a layer: one that contradicts its name, layers of another kind, unknown names."""
+        doubted = next((one for one in self.unnamed if one.keys), None)
+        known = next((one for one in self.unnamed if self.layout and one.reason not in (UNKNOWN, VECTOR)), None)
+        if doubted is not None:
+            return InputError(f"{self.name}: {doubted.name} cannot be used: {doubted.reason}")
+        if known is not None:
+            return InputError(f"{self.name}: no layer has a matrix to compare; {known.name} is {known.reason}")
+        return InputError(
+            f"{self.name}: no tensor fits a known layout{closest_names(self.tensors)}; "
+            "`docs-sim inspect` lists the names, and --layout FILE.toml can describe them"
+        )
 
 
 def open_checkpoint(
@@ -122,26 +138,56 @@ def open_checkpoint(
     """
     if tower not in TOWERS:
         raise InputError(f"unknown tower {shown(tower)}; known: {', '.join(TOWERS)}")
-    known = None if layout is None else [read_layout(Path(layout))]
+    layout_file = None if layout is None else Path(layout)
+    known = None if layout_file is None else [read_layout(layout_file)]
     adapter, base = split_adapter(model)
+    if adapter is not None and not (adapter and str(base)):
+        raise InputError(f"{shown(str(model))}: a + joins ADAPTER+BASE, and one of the two is missing")
     source = find_source(base, revision, offline=offline)
     if adapter is not None:
         found = find_adapter(adapter, offline=offline)
         source = replace(source, name=f"{found.name}+{source.name}", adapter=found)
     with _no_collection():
-        return _open(source, tower, known)
+        return replace(_open(source, tower, known), layout_file=layout_file)
 
 
 def _open(source: Source, tower: str, known: Sequence[Layout] | None) -> Checkpoint:
     tensors, config = read_files(source)
+    ranks: tuple[int, ...] = ()
     if source.adapter is not None:
-        tensors = adapted(tensors, *read_adapter(source.adapter), source.adapter.name)
+        pieces, adapter_config = read_adapter(source.adapter)
+        tensors = adapted(tensors, pieces, adapter_config, source.adapter.name)
+        ranks = _ranks(pieces, adapter_config)
+    elif any(_DOWN.search(name) for name in tensors) and all(map(_of_adapter, tensors)):
+        raise InputError(f"{source.weights}: is a LoRA adapter; join it to its base: {source.weights}+BASE")
     naming = name_tensors(tensors, config, tower, known)
-    if tower != "language" and not naming.matrices:
-        raise InputError(f"{source.name}: has no {tower} tower; it has {', '.join(naming.towers) or 'none'}")
+    towers = tuple(one for one in naming.towers if one in TOWERS)
+    if tower != "language" and all(matrix.layer is None for matrix in naming.matrices):
+        raise InputError(f"{source.name}: has no {tower} tower; it has {', '.join(towers) or 'none'}")
     return Checkpoint(
-        source, _architecture(config), naming.layout, tensors, naming.unnamed, naming.towers, naming.matrices
+        source=source,
+        architecture=_architecture(config),
+        layout=naming.layout,
+        tensors=tensors,
+        unnamed=naming.unnamed,
+        towers=towers,
+        tower=tower,
+        layout_file=None,
+        adapter_ranks=ranks,
+        _matrices=naming.matrices,
     )
+
+
+def _of_adapter(name: str) -> bool:
+    """Whether peft names a tensor of an adapter like this; models with LoRA inside have tensors of other names."""
+    return name.startswith("base_model.model.")
+
+
+def _ranks(pieces: Mapping[str, StoredTensor], config: Mapping[str, Any]) -> tuple[int, ...]:
+    """The rank of each module of an adapter that fits its base; stacked experts have theirs side by side."""
+    stated = config.get("r") if config.get("target_parameters") else None
+    downs = [piece for name, piece in pieces.items() if _DOWN.search(name)]
+    return tuple(stated if isinstance(stated, int) else down.shape[0] for down in downs)
 
 
 @contextmanager

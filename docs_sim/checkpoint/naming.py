@@ -69,14 +69,15 @@ def name_tensors(
     ]
     used = {stack.prefix: stack for stack in chosen(stacks, tower)}
     main = max(used.values(), key=lambda stack: stack.bytes, default=None)
-    named, rest = _outside(outside, main.layout if main else None)
+    lead = main or next((stack for stack in stacks if stack.layout), None)  # state-space layers have no matrices
+    named, rest = _outside(outside, lead.layout if lead else None)
     for stack in stacks:
         unnamed |= stack.unnamed if stack.prefix in used else set_aside(stack, main)
     inside = (matrix for stack in used.values() for matrix in stack.matrices)
     matrices, repeated = _without_duplicates([*inside, *named])
     unnamed |= rest | repeated
     return Naming(
-        layout=main.layout.name if main and main.layout else None,
+        layout=lead.layout.name if lead and lead.layout else None,
         matrices=tuple(sorted(matrices, key=_order)),
         unnamed=tuple(unnamed[name] for name in tensors if name in unnamed),
         towers=tuple(dict.fromkeys(stack.tower for stack in stacks if stack.matrices)),
@@ -173,10 +174,10 @@ def _order(matrix: WeightMatrix) -> tuple[object, ...]:
 
 def closest_names(tensors: Iterable[str]) -> str:
     """What the names of a checkpoint that no layout knows look most like, for its error message."""
-    known = list(dict.fromkeys(path for layout in layouts() for path in layout.entries))
+    known = {path: layout.name for layout in layouts() for path in layout.entries}
     paths = dict.fromkeys(re.split(r"\.\d+\.", name[:_LONGEST_NAME])[-1].removesuffix(".weight") for name in tensors)
     for path in list(paths)[:_LOOKED_AT]:
         near = difflib.get_close_matches(path, known, n=1)
         if near:
-            return f" ({shown(path)} comes closest, to {shown(near[0])})"
+            return f" ({shown(path)} comes closest, to {shown(near[0])} of the {known[near[0]]} layout)"
     return ""

@@ -60,7 +60,18 @@ def name_stack(prefix: str, places: Sequence[Place], known: Sequence[Layout], he
             best = stack
         if not any(unnamed.keys for unnamed in stack.unnamed.values()):
             break
+    others = next((layout for layout in known if _knows_others(layout, paths)), None)
+    if best is None and others is not None:
+        best = _by_layout(prefix, places, others, heads)
     return best or Stack(prefix, None, (), {p.tensor.name: Unnamed(p.tensor.name, UNKNOWN) for p in places})
+
+
+def _knows_others(layout: Layout, paths: Iterable[tuple[str, str]]) -> bool:
+    """Whether a layout says of a path what it is instead of a matrix, and the model may be of its family."""
+    inside = {path for container, path in paths if container in layout.containers}
+    if layout.requires and not inside.intersection(layout.requires):
+        return False
+    return any(path.startswith(beginning) for path in inside for beginning in layout.others)
 
 
 def _particular(layout: Layout) -> tuple[bool, bool, bool, int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from docs_sim.checkpoint.matrix import WeightMatrix
 
 UNKNOWN = "no layout knows names like this"
-VECTOR = "a vector: norm or bias"
+VECTOR = "a vector, such as a norm, a bias or a scale"
 
 
 @dataclass(frozen=True)

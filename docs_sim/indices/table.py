@@ -15,6 +15,7 @@ from docs_sim.indices.docs import (
     docs_mean,
     mean_matches,
 )
+from docs_sim.indices.names import IndexName
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,9 @@ class Index:
     rounds: bool
 
 
-INDICES = {
-    "docs": Index(docs, "DOCS", best_matches, chance_level, self_value=1.0, rounds=True),
-    "docs_mean": Index(
+INDICES: dict[str, Index] = {
+    IndexName.docs: Index(docs, "DOCS", best_matches, chance_level, self_value=1.0, rounds=True),
+    IndexName.docs_mean: Index(
         docs_mean, "DOCS (mean variant)", mean_matches, chance_level_mean, self_value=float("nan"), rounds=False
     ),
 }

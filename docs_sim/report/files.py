@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import secrets
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -60,10 +61,38 @@ def reserved(directory: Path) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Wait until no other run renames files in ``directory``; where the system knows no such lock, do not wait."""
+    try:
+        import fcntl
+
+        handle = os.open(directory, os.O_RDONLY)
+    except (ImportError, OSError):  # Windows; a folder that may be written and not read
+        yield
+        return
+    try:
+        with suppress(OSError):  # some network file systems have no locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)  # and the lock is gone
+
+
+def earlier_result(directory: Path) -> dict[str, Any]:
+    """The result that lies in ``directory``; empty if there is none that can be read."""
+    try:
+        content = json.loads((directory / RESULT).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
 def write_files(directory: Path, contents: Mapping[str, bytes], stale: Iterable[str] = ()) -> list[Path]:
     """Write all files under temporary names, then rename them in this order: nobody ever sees half a file.
 
-    Where an earlier result lies, its files called like one of ``stale`` are removed: they would not fit the new one.
+    ``RESULT`` stands for the whole: an earlier one goes first and the new one, which must be among ``contents``, comes
+    last, so that where it is, all files are of one run. Of an earlier result, files called like one of ``stale`` go.
 
     Raises:
         InputError: if the directory cannot be written, or a directory has the name of a file.
@@ -77,11 +106,13 @@ def write_files(directory: Path, contents: Mapping[str, bytes], stale: Iterable[
         directory.mkdir(parents=True, exist_ok=True)
         for path, content in zip(temporary.values(), contents.values(), strict=True):
             path.write_bytes(content)
-        if (directory / RESULT).exists():
-            for name in stale:
+        with _locked(directory):
+            earlier = any(path.exists() for path in temporary)
+            (directory / RESULT).unlink(missing_ok=True)
+            for path in sorted(temporary, key=lambda path: path.name == RESULT):
+                temporary[path].replace(path)
+            for name in stale if earlier else ():
                 (directory / name).unlink(missing_ok=True)
-        for path, partial in temporary.items():
-            partial.replace(path)
     except OSError as error:
         raise InputError(f"{directory}: cannot be written: {error.strerror}") from error
     finally:

@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 from docs_sim.errors import InputError
 from docs_sim.report.text import printable
 
-FORMATS = ("png", "svg", "pdf")
 # A result looks the same whatever the user's matplotlibrc says (LaTeX that is not installed, 20,000 dots an inch).
 _STYLE = dict(matplotlib.rcParamsDefault) | {
     "backend": "agg",

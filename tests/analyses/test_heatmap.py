@@ -58,7 +58,8 @@ def small(write_model, llama_tensors) -> docs_sim.Heatmap:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_values_are_those_of_the_textbook(dtype, precision, product, related, monkeypatch):
     monkeypatch.setattr("docs_sim.engine.grid.product_dtype", lambda device: torch.int8)
-    checkpoint = related(dtype)
+    monkeypatch.setattr("docs_sim.engine.screening._LEAST_NEURONS", 1)
+    checkpoint = related(dtype, n=128)
     matrices = [matrix.load() for matrix in checkpoint.matrices("mlp_up")]
     found = heatmap(checkpoint, precision=precision, device="cpu")
     assert found.grid.product == product
@@ -128,7 +129,7 @@ def test_zero_columns_are_counted_and_left_out(write_model, llama_tensors):
         ({"precision": "low"}, "highest"),
         ({"device": "nosuch"}, "available"),
         ({"matrix": "attn_gate"}, "it has attn_q"),
-        ({"layers": "2"}, "at least two layers"),
+        ({"layers": "2"}, "at least two layers with mlp_up; there is one, layer 2"),
         ({"layers": [1]}, "at least two layers"),
         ({"layers": "7"}, "there are 0-2"),
         ({"experts": 0}, "no experts"),
@@ -271,7 +272,7 @@ def test_failed_save_leaves_whole_files(step, before, small, tmp_path, monkeypat
     new = {path.name: path.read_bytes() for path in small.save(tmp_path / "whole")}
     assert after.keys() <= FILES
     assert all(content in (expected.get(name), new[name]) for name, content in after.items())
-    assert after.get("result.json") == expected.get("result.json")  # it comes last, after the files it belongs to
+    assert "result.json" not in after, "neither the old one nor the new one fits files of two runs"
     assert sum(content != expected.get(name) for name, content in after.items()) == step - 1
 
 
@@ -317,3 +318,38 @@ def test_unknown_choice_writes_nothing(choice, small, tmp_path):
     with pytest.raises(InputError, match=r"known: (png|raw)"):
         small.save(tmp_path / "o", **choice)
     assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize(
+    "choice", [{"revision": "main"}, {"tower": "vision"}, {"layout": "mine.toml"}, {"offline": True}], ids=str
+)
+def test_open_checkpoint_is_not_opened_again(choice, write_model, llama_tensors):
+    checkpoint = open_checkpoint(write_model(llama_tensors()))
+    with pytest.raises(InputError, match=f"{next(iter(choice))} .* give it to open_checkpoint"):
+        heatmap(checkpoint, **choice)
+
+
+def test_how_a_model_is_opened_may_be_said(write_model, llama_tensors, tmp_path, monkeypatch):
+    (tmp_path / "mine.toml").write_text('extends = "llama"')
+    found = heatmap(write_model(llama_tensors(prefix="vision_model.")), tower="vision", layout=tmp_path / "mine.toml")
+    assert found.subject == "vision mlp_up by mine.toml"
+    assert found.summary()[0].endswith("vision mlp_up by mine.toml, 3 layers")
+    assert "vision mlp_up by mine.toml" in found.plot().axes[0].get_title()
+    settings = json.loads(json_text(found.to_dict()))["settings"]
+    assert (settings["tower"], settings["layout"]) == ("vision", str(tmp_path / "mine.toml"))
+    with pytest.raises(InputError, match="not in the Hugging Face cache"):
+        heatmap("someone/model", offline=True)
+
+
+def test_experts_below_chance_are_explained_only_where_they_are(write_model, moe_tensors):
+    apart = moe_tensors(width=64, inner=40)
+    alike = {
+        name: apart[name.replace(f".{number}.up_proj", ".0.up_proj")].clone()
+        for number in range(4)
+        for name in apart
+        if f"experts.{number}.up_proj" in name
+    }
+    assert not any("near copies" in warning for warning in heatmap(write_model(apart)).warnings)
+    copies = heatmap(write_model(apart | alike, "copies"))
+    assert (copies.values < copies.grid.chance)[~np.eye(3, dtype=bool)].all()
+    assert any("near copies" in warning for warning in copies.warnings)

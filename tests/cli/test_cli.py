@@ -18,9 +18,9 @@ import torch
 from docs_sim.cli.output import default_directory, progress_bar
 
 from docs_sim.__main__ import main
-from docs_sim.analyses.selection import ranges
 from docs_sim.checkpoint.source import BUILT_IN, aliases
 from docs_sim.errors import InputError
+from docs_sim.report.text import ranges
 
 FILES = {"result.json", "grid.csv", "pairs.csv", "heatmap.png"}
 PROGRAM = Path(sys.executable).with_name("docs-sim")
@@ -283,6 +283,9 @@ def test_bad_option_is_one_line_and_leaves_no_trace(fault, run, model, tmp_path)
         (["inspect", "someone/model"], "hf download someone/model"),
         (["inspect", "llama-3.1-8"], "did you mean"),
         (["inspect", "line\nbreak"], "line break"),
+        (["inspect", "lora+"], "one of the two is missing"),
+        (["inspect", "+demo"], "one of the two is missing"),
+        (["inspect", "+"], "one of the two is missing"),
         (["--bogus"], "--bogus"),
         (["models", "extra"], "extra"),
     ],
@@ -380,8 +383,8 @@ def test_version(run):
 
 def test_no_command_shows_the_help(run):
     ended = run()
-    assert "heatmap" in ended.out + ended.err
-    assert "Traceback" not in ended.err
+    assert (ended.status, ended.err) == (2, "")
+    assert "heatmap" in ended.out
 
 
 def test_inspect_accounts_for_every_tensor(run, model, llama_tensors):
@@ -408,6 +411,75 @@ def test_inspect_in_words(run, model, write_model, moe_tensors):
     assert "architecture not stated" in mixed
     assert "0-3" in mixed
     assert "shared" in mixed
+
+
+@pytest.mark.parametrize("command", ["heatmap", "inspect", "models"])
+def test_help_gives_flags_no_value(command, run):
+    for line in run(command, "--help").out.splitlines():
+        assert "<bool>" not in line or "--help" in line, "typer's own flag says so"
+
+
+def test_inspect_replaces_the_numbers_of_layers_and_experts_alone(run, write_model, moe_tensors):
+    odd = {f"model.layers.{layer}.mixer.conv1d.weight": torch.zeros(4, 1, 3) for layer in range(3)}
+    stray = {f"model.layers.{layer}.mlp.experts.{layer}.w5.weight": torch.zeros(4, 4) for layer in range(3)}
+    second = {f"model.layers.{layer}.mlp.up_proj.weight": torch.zeros(7, 5) for layer in range(2)}
+    out = run("inspect", write_model(moe_tensors() | odd | stray | second)).out
+    assert "model.layers.*.mixer.conv1d.weight" in out
+    assert "model.layers.*.mlp.experts.*.w5.weight" in out
+
+
+def test_inspect_shows_shapes_in_reasons(run, write_model, llama_tensors):
+    tensors = llama_tensors(9)
+    for layer in (1, 2):
+        tensors[f"model.layers.{layer}.mlp.down_proj.weight"] = torch.zeros(5, 7)
+    (line,) = (line for line in run("inspect", write_model(tensors)).out.splitlines() if "*.mlp.down_proj" in line)
+    assert "mlp_down (5, 7)" in line
+
+
+@pytest.mark.parametrize("name", ["mamba", "mamba2", "falcon_mamba"])
+def test_inspect_of_state_space_layers_gives_that_reason(name, run, shared):
+    lines = run("inspect", shared / "zoo" / name).out.splitlines()
+    assert all("state-space mixer" in line for line in lines if ".mixer." in line)
+    assert not any("no layout" in line or "no known layout" in line for line in lines)
+    ended = run("heatmap", shared / "zoo" / name)
+    assert (ended.status, len(ended.lines)) == (2, 1)
+    assert "no layer has a matrix to compare" in ended.err
+    assert "state-space mixer" in ended.err
+
+
+def test_inspect_tells_the_blocks_of_a_layer_apart(run, shared):
+    longcat = [line.split() for line in run("inspect", shared / "zoo" / "longcat_flash").out.splitlines()]
+    for part in ("0-5", "sub0", "sub1"):
+        assert [line[:3] for line in longcat if line[:1] == ["mlp_up"] and part in line] == [["mlp_up", "0-1", part]]
+    assert "mlp_up    0-2     shared_experts 0-1" in run("inspect", shared / "zoo" / "inkling_text").out
+
+
+def test_inspect_says_what_an_adapter_changes(run, shared):
+    adapter, base = shared / "zoo-variants" / "lora_llama", shared / "zoo" / "llama"
+    weights = adapter / "adapter_model.safetensors"
+    assert f"  adapter {weights}, 15 LoRA modules of rank 4" in run("inspect", f"{adapter}+{base}").out.splitlines()
+    assert json.loads(run("inspect", f"{adapter}+{base}", "--json").out)["adapter_ranks"] == [4] * 15
+    assert "adapter" not in run("inspect", base).out
+
+
+def test_adapter_file_alone_is_told_what_it_is(run, shared):
+    weights = shared / "zoo-variants" / "lora_llama" / "adapter_model.safetensors"
+    for command in ("inspect", "heatmap"):
+        ended = run(command, weights)
+        assert (ended.status, len(ended.lines)) == (2, 1)
+        assert f"is a LoRA adapter; join it to its base: {weights}+BASE" in ended.err
+
+
+def test_towers_are_those_that_can_be_chosen(run, write_model, llama_tensors):
+    model = write_model(llama_tensors() | llama_tensors(2, prefix="vision.") | llama_tensors(1, prefix="mtp."))
+    assert "  towers: language, vision" in run("inspect", model).out.splitlines()
+    assert json.loads(run("inspect", model, "--tower", "vision", "--json").out)["tower"] == "vision"
+    assert run("inspect", model, "--tower", "audio").err.endswith("it has language, vision\n")
+
+
+def test_nearest_name_comes_with_its_layout(run, write_model):
+    ended = run("heatmap", write_model({f"net.{layer}.self_atn.q_proj.weight": torch.zeros(4, 4) for layer in (0, 1)}))
+    assert "'self_atn.q_proj' comes closest, to 'self_attn.q_proj' of the " in ended.err
 
 
 def test_inspect_of_unknown_names_lists_them(run, write_model):
@@ -551,6 +623,53 @@ def test_choices_that_change_the_result_have_directories_of_their_own(run, model
     for options in ([], ["--precision", "highest"], ["--index", "docs_mean"], *layers):
         assert run("heatmap", model, *options).status == 0
     assert len(list((tmp_path / "docs-sim-out").iterdir())) == 5
+
+
+def test_tower_and_layout_have_directories_of_their_own(run, write_model, llama_tensors, tmp_path):
+    (tmp_path / "mine.toml").write_text('extends = "llama"')
+    both = write_model(llama_tensors() | llama_tensors(2, prefix="vision_model."))
+    for options in ([], ["--tower", "vision"], ["--layout", "mine.toml"], ["--experts", "CONCAT"]):
+        assert run("heatmap", both, *options).status == 0
+    names = {"heatmap-tiny-mlp_up", "heatmap-tiny-mlp_up-vision", "heatmap-tiny-mlp_up-layout-mine"}
+    assert {path.name for path in (tmp_path / "docs-sim-out").iterdir()} == names
+    settings = json.loads((tmp_path / "docs-sim-out" / "heatmap-tiny-mlp_up-layout-mine" / "result.json").read_text())
+    assert settings["settings"]["layout"] == "mine.toml"
+
+
+def test_experts_have_one_directory_however_they_are_written(run, write_model, moe_tensors, tmp_path):
+    model = write_model(moe_tensors())
+    for experts in ("shared", "SHARED", "1", "01"):
+        assert run("heatmap", model, "--experts", experts).status == 0
+    assert len(list((tmp_path / "docs-sim-out").iterdir())) == 2
+
+
+def test_result_of_another_model_of_the_same_name_is_not_replaced_in_silence(run, write_model, llama_tensors, tmp_path):
+    first, second = (write_model(llama_tensors(seed=seed), f"{seed}/same") for seed in (1, 2))
+    assert run("heatmap", first).err == ""
+    assert run("heatmap", Path("1/same")).err == "", "the same model by another path"
+    ended = run("heatmap", second)
+    assert ended.status == 0
+    assert ended.lines == [
+        "docs-sim: warning: docs-sim-out/heatmap-same-mlp_up holds the result of 1/same/model.safetensors, "
+        "which is replaced; --out keeps both"
+    ]
+
+
+@pytest.mark.parametrize("source", ["a\\u0000b", "x" * 10_000], ids=["null byte", "long"])
+def test_earlier_result_is_untrusted(source, run, model, tmp_path):
+    (tmp_path / "o").mkdir()
+    (tmp_path / "o" / "result.json").write_text(f'{{"model": {{"source": "{source}"}}}}')
+    ended = run("heatmap", model, "--out", "o")
+    assert (ended.status, len(ended.lines)) == (0, 1)
+    assert "o holds the result of" in ended.err
+    assert len(ended.err) < 300
+
+
+def test_wrong_index_is_refused_before_anything_is_opened(run, tmp_path):
+    ended = run("heatmap", "no-such-model", "--index", "cka", "--out", "o")
+    assert (ended.status, len(ended.lines)) == (2, 1)
+    assert "docs_mean" in ended.err
+    assert not (tmp_path / "o").exists()
 
 
 @pytest.mark.parametrize("buffering", ["buffered", "unbuffered"])

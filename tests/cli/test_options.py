@@ -3,7 +3,13 @@
 import pytest
 from docs_sim.cli.options import parse_bytes
 
+from docs_sim.analyses.choices import IndexName
 from docs_sim.errors import InputError
+from docs_sim.indices.table import INDICES
+
+
+def test_every_index_of_the_table_is_a_choice() -> None:
+    assert list(INDICES) == list(IndexName)
 
 
 @pytest.mark.parametrize(
