@@ -1,5 +1,6 @@
 """``docs-sim heatmap``: one matrix over all pairs of layers of a model."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -43,7 +44,12 @@ def heatmap(
     from docs_sim.checkpoint import open_checkpoint
 
     budget = None if memory_budget is None else options.parse_bytes(memory_budget)
-    checkpoint = open_checkpoint(model, revision, offline=offline, tower=tower, layout=layout)
+
+    def arrived(count: int) -> None:
+        bars.arrived(count)  # of the bars that are there by then: headers come now, weights under the next ones
+
+    with progress_bar(f"headers of {Path(model).name}", quiet=quiet) as bars:
+        checkpoint = open_checkpoint(model, revision, offline=offline, tower=tower, layout=layout, arrived=arrived)
     selected, _ = select_layers(checkpoint, matrix, layers, experts, stack)  # a wrong name shall not wait for torch
 
     from docs_sim.analyses.heatmap import heatmap as compute
@@ -65,8 +71,6 @@ def heatmap(
     directory = out or default_directory("heatmap", checkpoint.name, name, *choices)
     with reserved(directory):
         with progress_bar(f"{checkpoint.name} {matrix}", quiet=quiet) as bars:
-            if checkpoint.source.remote is not None:
-                checkpoint.source.remote.arrived = bars.arrived
             result = compute(
                 checkpoint,
                 matrix,

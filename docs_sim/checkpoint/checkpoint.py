@@ -2,7 +2,7 @@
 
 import gc
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -102,6 +102,7 @@ def open_checkpoint(
     offline: bool = False,
     tower: str = "language",
     layout: str | Path | None = None,
+    arrived: Callable[[int], None] = lambda count: None,
 ) -> Checkpoint:
     """Open a checkpoint without reading a weight.
 
@@ -112,6 +113,7 @@ def open_checkpoint(
         offline: whether to do without the network, which is used only for a Hub id that is not in the cache.
         tower: of a multimodal model: ``language``, ``vision`` or ``audio``.
         layout: a TOML file that says how this model names its tensors; the built-in layouts if None.
+        arrived: is called with every number of bytes that arrives over the network, now or later, by any thread.
 
     Raises:
         InputError: one line that says what is missing or not valid, and where.
@@ -124,9 +126,9 @@ def open_checkpoint(
         raise InputError(f"unknown tower {shown(tower)}; known: {', '.join(TOWERS)}")
     known = None if layout is None else [read_layout(Path(layout))]
     adapter, base = split_adapter(model)
-    source = find_source(base, revision, offline=offline)
+    source = find_source(base, revision, offline=offline, arrived=arrived)
     if adapter is not None:
-        found = find_adapter(adapter, offline=offline)
+        found = find_adapter(adapter, offline=offline, arrived=arrived)
         source = replace(source, name=f"{found.name}+{source.name}", adapter=found)
     with _no_collection():
         return _open(source, tower, known)

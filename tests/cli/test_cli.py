@@ -20,6 +20,7 @@ import typer
 from docs_sim.cli import app
 from docs_sim.cli.output import _Fetched, default_directory, progress_bar
 
+import docs_sim.checkpoint
 from docs_sim.__main__ import main
 from docs_sim.analyses.selection import ranges
 from docs_sim.checkpoint.source import BUILT_IN, aliases
@@ -706,6 +707,24 @@ def test_bytes_that_arrive_at_once_are_one_line():
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(fetched.advance, [1000] * 4))
     assert progress.lines == ["fetched 4.0 kB"]
+
+
+@pytest.mark.parametrize("command", ["inspect", "heatmap"])
+def test_headers_are_opened_under_a_progress_bar(command, run, model, monkeypatch):
+    """Headers over the network may take minutes."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr("docs_sim.cli.output._PATIENCE", 0.0)
+    opened = docs_sim.checkpoint.open_checkpoint
+
+    def slow(*arguments, arrived, **options):
+        arrived(1_500_000)
+        time.sleep(0.3)
+        return opened(*arguments, arrived=arrived, **options)
+
+    monkeypatch.setattr(docs_sim.checkpoint, "open_checkpoint", slow)
+    shown = run(command, model).err
+    assert "headers of tiny" in shown
+    assert "fetched 1.5 MB" in shown
 
 
 def test_wrong_usage_is_known_by_name():
