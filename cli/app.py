@@ -34,7 +34,7 @@ for name, command in _COMMANDS.items():
 _DEBUG = "--debug"
 _INTERRUPTED = 130
 # typer carries its own copy of click without naming this class; BadParameter is its best known child.
-_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+_UsageError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
 
 
 @app.callback(invoke_without_command=True)

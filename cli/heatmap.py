@@ -53,7 +53,12 @@ def heatmap(
     from docs_sim.checkpoint import open_checkpoint
 
     budget = None if memory_budget is None else options.parse_bytes(memory_budget)
-    checkpoint = open_checkpoint(model, revision, offline=offline, tower=tower, layout=layout)
+
+    def arrived(count: int) -> None:
+        bars.arrived(count)  # of the bars that are there by then: headers come now, weights under the next ones
+
+    with progress_bar(f"headers of {Path(model).name}", quiet=quiet) as bars:
+        checkpoint = open_checkpoint(model, revision, offline=offline, tower=tower, layout=layout, arrived=arrived)
     selection = select_layers(checkpoint, matrix, layers, experts, stack)  # a wrong name shall not wait for torch
 
     from docs_sim.analyses.heatmap import compare_layers
@@ -65,8 +70,6 @@ def heatmap(
     with reserved(directory):
         _tell_what_is_replaced(directory, selection)
         with progress_bar(f"{checkpoint.name} {matrix}", quiet=quiet) as bars:
-            if checkpoint.source.remote is not None:
-                checkpoint.source.remote.arrived = bars.arrived
             result = compare_layers(
                 selection,
                 index=index,

@@ -4,12 +4,13 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from docs_sim.report.text import ranges
 
 from . import options
-from .output import print_lines, print_result, shortened
+from .output import print_lines, print_result, progress_bar, shortened
 
 if TYPE_CHECKING:
     from docs_sim.checkpoint import Checkpoint, WeightMatrix
@@ -31,7 +32,8 @@ def inspect(
     from docs_sim.checkpoint import open_checkpoint
     from docs_sim.report.files import json_text
 
-    checkpoint = open_checkpoint(model, revision, offline=offline, tower=tower, layout=layout)
+    with progress_bar(f"headers of {Path(model).name}", quiet=False) as bars:
+        checkpoint = open_checkpoint(model, revision, offline=offline, tower=tower, layout=layout, arrived=bars.arrived)
     if json:
         print_result(json_text(_contents(checkpoint)))
     else:

@@ -63,7 +63,7 @@ def close_output() -> None:
 def complain(message: str) -> None:
     """One line on standard error."""
     with suppress(OSError):  # nobody listens; the exit status, or the result, says it as well
-        print(f"docs-sim: {printable(message)}", file=sys.stderr)
+        print(f"docs-sim: {printable(message)}\n", end="", file=sys.stderr)  # at once, as threads warn as well
 
 
 def print_result(text: str) -> None:
@@ -100,12 +100,14 @@ class _Fetched:
         self._progress = progress
         self._bytes = 0
         self._task: TaskID | None = None
+        self._lock = threading.Lock()  # several files arrive at once
 
     def advance(self, count: int) -> None:
-        self._bytes += count
-        if self._task is None:
-            self._task = self._progress.add_task("", total=None)
-        self._progress.update(self._task, description=f"fetched {decimal(self._bytes)}")
+        with self._lock:
+            self._bytes += count
+            if self._task is None:
+                self._task = self._progress.add_task("", total=None)
+            self._progress.update(self._task, description=f"fetched {decimal(self._bytes)}")
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import gc
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -118,6 +118,7 @@ def open_checkpoint(
     offline: bool = False,
     tower: str = "language",
     layout: str | Path | None = None,
+    arrived: Callable[[int], None] = lambda count: None,
 ) -> Checkpoint:
     """Open a checkpoint without reading a weight.
 
@@ -128,6 +129,7 @@ def open_checkpoint(
         offline: whether to do without the network, which is used only for a Hub id that is not in the cache.
         tower: of a multimodal model: ``language``, ``vision`` or ``audio``.
         layout: a TOML file that says how this model names its tensors; the built-in layouts if None.
+        arrived: is called with every number of bytes that arrives over the network, now or later, by any thread.
 
     Raises:
         InputError: one line that says what is missing or not valid, and where.
@@ -143,9 +145,9 @@ def open_checkpoint(
     adapter, base = split_adapter(model)
     if adapter is not None and not (adapter and str(base)):
         raise InputError(f"{shown(str(model))}: a + joins ADAPTER+BASE, and one of the two is missing")
-    source = find_source(base, revision, offline=offline)
+    source = find_source(base, revision, offline=offline, arrived=arrived)
     if adapter is not None:
-        found = find_adapter(adapter, offline=offline)
+        found = find_adapter(adapter, offline=offline, arrived=arrived)
         source = replace(source, name=f"{found.name}+{source.name}", adapter=found)
     with _no_collection():
         return replace(_open(source, tower, known), layout_file=layout_file)

@@ -3,10 +3,22 @@
 import re
 from pathlib import Path
 
-from docs_sim.errors import InputError
+from docs_sim.errors import InputError, shown
 
 _LONGEST_COMMIT = 100
 _SHORT_COMMIT = re.compile(r"[0-9a-f]{7,39}")
+
+
+class NotCachedError(InputError):
+    """What is asked for is not in the Hugging Face cache, or not all of it: the network has it.
+
+    Attributes:
+        lack: what is not there, for a line that names the model already.
+    """
+
+    def __init__(self, hub_id: str, lack: str) -> None:
+        super().__init__(f"{hub_id}: {lack}")
+        self.lack = lack
 
 
 def cached_snapshot(hub_id: str, revision: str | None = None) -> tuple[Path, str]:
@@ -17,7 +29,8 @@ def cached_snapshot(hub_id: str, revision: str | None = None) -> tuple[Path, str
         revision: a branch, tag or commit; ``main`` if None, and if that is not recorded the newest snapshot.
 
     Raises:
-        InputError: if the model or the revision is not in the cache, or the cache cannot be read.
+        NotCachedError: if the model or the revision is not in the cache.
+        InputError: if the cache cannot be read.
     """
     folder = _cache_folder(hub_id)
     try:
@@ -29,7 +42,7 @@ def cached_snapshot(hub_id: str, revision: str | None = None) -> tuple[Path, str
 def _snapshot(folder: Path, hub_id: str, revision: str | None) -> tuple[Path, str]:
     snapshots = _newest_first(folder / "snapshots")
     if not snapshots:
-        raise InputError(f"{hub_id}: is not in the Hugging Face cache; download it with `hf download {hub_id}`")
+        raise NotCachedError(hub_id, "not in the Hugging Face cache")
     commit = _commit(folder, revision or "main")
     if commit is None and revision is None:
         return snapshots[0], snapshots[0].name
@@ -39,9 +52,8 @@ def _snapshot(folder: Path, hub_id: str, revision: str | None) -> tuple[Path, st
         matching = [snapshot for snapshot in snapshots if snapshot.name.startswith(wanted)]
     if len(matching) != 1:
         known = ", ".join([*_names(folder / "refs"), *(snapshot.name for snapshot in snapshots)])
-        raise InputError(
-            f"{hub_id}: revision {revision or 'main'!r} is not in the Hugging Face cache, which has {known}"
-        )
+        wanted = shown(revision or "main")
+        raise NotCachedError(hub_id, f"revision {wanted} is not in the Hugging Face cache, which has {known}")
     return matching[0], matching[0].name
 
 

@@ -1,19 +1,18 @@
 """The files of a checkpoint -> every tensor that they store. Headers only; no weight is read."""
 
-import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from docs_sim.checkpoint.dequantize import dequantized
-from docs_sim.checkpoint.file_names import stays_inside
 from docs_sim.checkpoint.file_state import FileState
 from docs_sim.checkpoint.gguf import read_gguf_tensors
 from docs_sim.checkpoint.header import FLOATS, TensorHeader, read_header
 from docs_sim.checkpoint.remote import RemoteFile
+from docs_sim.checkpoint.shard_index import is_file, read_json, read_weight_map
 from docs_sim.checkpoint.source import Source
 from docs_sim.checkpoint.stored import StoredTensor
 from docs_sim.errors import InputError, shown
@@ -21,7 +20,6 @@ from docs_sim.errors import InputError, shown
 if TYPE_CHECKING:
     from torch import Tensor
 
-_MAX_JSON_BYTES = 100_000_000
 _CONNECTIONS = 8
 
 
@@ -52,30 +50,9 @@ def _read_one(source: Source) -> dict[str, StoredTensor]:
     return read_safetensors(source.weights, _remote_file(source, source.weights.name))
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from an untrusted file.
-
-    Raises:
-        InputError: if the file cannot be read, is over 100 MB, or holds no JSON object.
-    """
-    try:
-        if path.stat().st_size > _MAX_JSON_BYTES:
-            raise InputError(f"{path}: is over {_MAX_JSON_BYTES:,} bytes, which is no JSON file of a model")
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    except InputError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: is not valid JSON ({error})") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: is not valid (a JSON {type(content).__name__}, not an object)")
-    return content
-
-
 def _remote_file(source: Source, name: str) -> RemoteFile | None:
     """A file that has to be fetched, with its header there already; None if it is on this disk."""
-    if source.remote is None or _is_file(source.directory / name):
+    if source.remote is None or is_file(source.directory / name):
         return None
     remote = source.remote.file(name)
     remote.fetch_header()
@@ -120,10 +97,7 @@ def _fetch_tensor(remote: RemoteFile, header: TensorHeader, begin: int, end: int
 
 def _read_shards(source: Source) -> dict[str, StoredTensor]:
     index = source.weights
-    weight_map = read_json(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
-        raise InputError(f"{index}: has no valid weight_map (tensor name -> file name)")
-    weight_map = {name: str(PurePosixPath(shard)) if shard else shard for name, shard in weight_map.items()}
+    weight_map = read_weight_map(index)
     names = list(dict.fromkeys(weight_map.values()))
     with ThreadPoolExecutor(_CONNECTIONS if source.remote else 1) as pool:
         shards = dict(zip(names, pool.map(partial(_read_shard, source), names), strict=True))
@@ -134,8 +108,8 @@ def _read_shards(source: Source) -> dict[str, StoredTensor]:
 
 
 def _read_shard(source: Source, shard: str) -> dict[str, StoredTensor]:
-    path = _shard_path(source.weights, shard)
-    if not _is_file(path) and (source.remote is None or shard not in source.remote.files):
+    path = source.directory / shard
+    if not is_file(path) and (source.remote is None or shard not in source.remote.files):
         raise InputError(f"{source.weights}: names the shard {shown(shard)}, which is not there; download it")
     return read_safetensors(path, _remote_file(source, shard))
 
@@ -156,16 +130,3 @@ def _joined(
             else:
                 joined[name] = tensor
     return joined
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a name that no file system takes
-        return False
-
-
-def _shard_path(index: Path, shard: str) -> Path:
-    if not stays_inside(shard):
-        raise InputError(f"{index}: names a shard outside its directory: {shown(shard)}")
-    return index.parent / shard

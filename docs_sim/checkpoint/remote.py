@@ -10,24 +10,22 @@ import re
 import threading
 import time
 import warnings
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import BinaryIO
 
 from docs_sim.checkpoint.header import LENGTH_BYTES, MAX_HEADER_BYTES
+from docs_sim.checkpoint.hub_errors import http_error, is_passing, status_of, status_told
 from docs_sim.errors import InputError, shown
 
 _CHUNK = 16 << 20  # bytes between two notes of what is there: no more is lost with the process
 _ATTEMPTS = 4  # without any progress, after the first
 _PATIENCE = 0.5  # seconds before the second attempt, doubled for each further one
-_PASSING = (408, 429)  # refusals that pass
 _EXPIRED = (401, 403, 404, 410)  # what a server says of an address that was good for some time only
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)")
 
 
 @dataclass(frozen=True)
@@ -64,18 +62,25 @@ class RemoteFile:
         Raises:
             InputError: if they cannot be fetched.
         """
-        with _LOCKS[self.path]:
+        with _lock_of(self.path):
             for first, last in missing(self._ranges(), begin, min(end, self.size)):
                 try:
                     self._persist(first, last)
                 except OSError as error:
-                    raise InputError(f"{self.path.parent}: cannot be written: {error.strerror}") from error
+                    raise InputError(f"{self.path.parent}: cannot be written: {error.strerror}; see HF_HOME") from error
 
     def fetch_header(self) -> None:
-        """Make sure that the header of a safetensors file is there."""
+        """Make sure that the header of a safetensors file is there.
+
+        Raises:
+            InputError: if it cannot be fetched.
+        """
         self.fetch(0, LENGTH_BYTES)
-        with self.path.open("rb") as file:
-            length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+        try:
+            with self.path.open("rb") as file:
+                length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+        except OSError as error:  # somebody cleared the folder meanwhile
+            raise InputError(f"{self.path.parent}: cannot be read: {error.strerror}; see HF_HOME") from error
         if length <= MAX_HEADER_BYTES:  # else the reader of headers refuses it
             self.fetch(LENGTH_BYTES, LENGTH_BYTES + length)
 
@@ -109,11 +114,11 @@ class RemoteFile:
 
     def _persist(self, begin: int, end: int) -> None:
         """Fetch [begin, end), going on after a broken connection from where it broke."""
-        attempts, before, reason, renewed = 0, None, "nothing arrived", False
+        attempts, before, reason, renewed = 0, None, "the connection broke (nothing arrived)", False
         while gaps := missing(self._ranges(), begin, end):
             attempts = attempts + 1 if gaps == before else 0
             if attempts > _ATTEMPTS:
-                raise InputError(f"{self.name}: the connection broke ({reason}); run again to go on from there")
+                raise InputError(f"{self.name}: {reason}; run again to go on from there")
             if attempts:
                 time.sleep(_PATIENCE * 2**attempts)
             renewed = renewed and gaps == before
@@ -121,11 +126,11 @@ class RemoteFile:
             try:
                 self._stream(*gaps[0])
             except http_error() as error:
-                status = getattr(getattr(error, "response", None), "status_code", 0)
-                reason = type(error).__name__
+                status = status_of(error)
+                reason = status_told(status) if status else f"the connection broke ({type(error).__name__})"
                 if status in _EXPIRED and not renewed:
                     self.address, renewed = self.renewed(), True
-                elif 400 <= status < 500 and status not in _PASSING:
+                elif status and not is_passing(status):
                     raise InputError(
                         f"{self.name}: the server refuses ({status}); run again, or log in anew"
                     ) from error
@@ -140,6 +145,8 @@ class RemoteFile:
             hf_raise_for_status(response)
             if response.status_code == HTTPStatus.PARTIAL_CONTENT:
                 end = self._checked(response.headers, begin, end)
+            elif response.status_code != HTTPStatus.OK:
+                raise self._other(f"status {response.status_code}")
             else:
                 warnings.warn(f"{self.name}: the server sends whole files, not ranges", stacklevel=2)
                 begin, end = 0, self.size
@@ -156,7 +163,7 @@ class RemoteFile:
         if found is None or int(found[1]) != begin or not begin <= int(found[2]) < end:
             raise self._other(shown(told))
         if found[3] not in ("*", str(self.size)):
-            raise self._other(f"of a file of {found[3]} bytes, not {self.size}")
+            raise self._other(f"of a file of {shown(found[3])} bytes, not {self.size}")
         return int(found[2]) + 1
 
     def _other(self, told: str) -> InputError:
@@ -194,16 +201,13 @@ class RemoteFile:
         return file
 
 
-_LOCKS: dict[Path, threading.Lock] = defaultdict(threading.Lock)  # one for each sparse file, whoever opened it
+_LOCKS: dict[Path, threading.Lock] = {}  # one for each sparse file, whoever opened it
+_LOCK_OF_LOCKS = threading.Lock()
 
 
-@cache
-def http_error() -> type[Exception]:
-    """What a broken connection raises: the errors of the HTTP library that huggingface_hub uses, whichever it is."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    of_the_library: type[Exception] = HfHubHTTPError.__mro__[1]
-    return of_the_library
+def _lock_of(path: Path) -> threading.Lock:
+    with _LOCK_OF_LOCKS:  # looking a path up runs Python code, between whose lines threads take turns
+        return _LOCKS.setdefault(path, threading.Lock())
 
 
 def merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -5,18 +5,22 @@ Small files go to the ordinary Hugging Face cache, of large ones only what is ne
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Any
+from urllib.parse import quote, urlsplit
 
 from docs_sim.checkpoint.file_names import stays_inside
-from docs_sim.checkpoint.remote import Address, RemoteFile, http_error
+from docs_sim.checkpoint.hub_errors import explained, unexpected
+from docs_sim.checkpoint.remote import Address, RemoteFile
 from docs_sim.errors import InputError, shown
 
+_PATIENCE = 10.0  # seconds for the description of a model
+_TOO_LARGE = 1 << 63  # bytes, for any file system
 
-@dataclass
+
+@dataclass(frozen=True)
 class Repository:
     """A model on the Hub at one commit.
 
@@ -24,26 +28,33 @@ class Repository:
         hub_id: ``org/name``.
         commit: its hash.
         files: their names.
-        arrived: is called with every number of bytes that arrives.
+        arrived: is called with every number of bytes that arrives of its large files.
     """
 
     hub_id: str
     commit: str
-    files: list[str]
+    files: tuple[str, ...]
     arrived: Callable[[int], None] = lambda count: None
 
-    def _count(self, count: int) -> None:
-        self.arrived(count)  # which may be set after the files were opened
-
     def small_file(self, name: str) -> Path:
-        """A small file, whole, in the ordinary cache."""
+        """A small file, whole, in the ordinary cache.
+
+        Raises:
+            UnreachableError: if the Hub does not answer, or is in trouble.
+            InputError: one line that says what else is wrong and what to do: a cache that cannot be written.
+        """
         from huggingface_hub import hf_hub_download
 
-        with _explained(self.hub_id, self.commit):
+        with explained(self.hub_id, self.commit):
             return Path(hf_hub_download(self.hub_id, name, revision=self.commit))
 
     def file(self, name: str) -> RemoteFile:
-        """A large file, of which nothing is fetched yet but its size and etag."""
+        """A large file, of which nothing is fetched yet but its size and etag.
+
+        Raises:
+            UnreachableError: if the Hub does not answer, or is in trouble.
+            InputError: one line that says what else is wrong and what to do: a server that does not say its size.
+        """
         address, size, etag = self._located(name)
         key = hashlib.sha256(f"{self.hub_id}/{name}@{etag}".encode()).hexdigest()
 
@@ -54,7 +65,7 @@ class Repository:
             return address
 
         path = cache_directory() / key[:2] / key
-        return RemoteFile(address, f"{self.hub_id}/{name}", size, path, renewed, self._count)
+        return RemoteFile(address, f"{self.hub_id}/{name}", size, path, renewed, self.arrived)
 
     def _located(self, name: str) -> tuple[Address, int, str]:
         """Where a file is now, its size in bytes, and its etag."""
@@ -62,72 +73,73 @@ class Repository:
         from huggingface_hub.utils import build_hf_headers, get_token  # type: ignore[attr-defined]
 
         url = hf_hub_url(self.hub_id, name, revision=self.commit)
-        with _explained(self.hub_id, self.commit):
+        with explained(self.hub_id, self.commit):
             found = get_hf_file_metadata(url, token=get_token())
-        if found.size is None or found.etag is None:
+            # A file that lies elsewhere has an address of its own, where our token has no business.
+            same = urlsplit(found.location)[:2] == urlsplit(url)[:2]
+            headers = build_hf_headers(token=get_token() if same else False)
+        if found.commit_hash is None:
+            raise unexpected(self.hub_id, f"an answer to the request for {shown(name)} that names no commit")
+        if found.size is None or found.etag is None or not 0 <= found.size < _TOO_LARGE:
             raise InputError(f"{self.hub_id}: the server does not say how large {shown(name)} is; try `hf download`")
-        # A file that lies elsewhere has an address of its own, where our token has no business.
-        same = urlsplit(found.location)[:2] == urlsplit(url)[:2]
-        headers = build_hf_headers(token=get_token() if same else False)
         return Address(found.location, headers), found.size, found.etag
 
 
-class UnreachableError(InputError):
-    """The Hub does not answer, which matters less where a file is on this disk."""
-
-
-def open_repository(hub_id: str, revision: str | None) -> Repository:
+def open_repository(
+    hub_id: str, revision: str | None, arrived: Callable[[int], None] = lambda count: None
+) -> Repository:
     """A model on the Hub, at a branch, tag or commit (``main`` if None).
 
+    Args:
+        hub_id: ``org/name``.
+        revision: a branch, tag or commit.
+        arrived: is called with every number of bytes that arrives of its large files.
+
     Raises:
-        UnreachableError: if it does not answer.
+        UnreachableError: if it does not answer, or is in trouble.
         InputError: one line that says what else is wrong and what to do.
     """
-    from huggingface_hub import HfApi
-
-    with _explained(hub_id, revision):
-        found = HfApi().model_info(hub_id, revision=revision)
-    names = sorted(sibling.rfilename for sibling in found.siblings or ())
-    if found.sha is None or not re.fullmatch(r"[0-9a-f]{40}", found.sha) or not all(map(stays_inside, names)):
-        raise InputError(f"{hub_id}: the answer of the server is not valid; ask its owner")
-    return Repository(hub_id, found.sha, names)
-
-
-@contextmanager
-def _explained(hub_id: str, revision: str | None) -> Iterator[None]:
-    """Errors of huggingface_hub in one line that says what to do."""
-    from huggingface_hub import errors
-
+    description = _description(hub_id, revision)
+    commit, siblings = description.get("sha"), description.get("siblings") or []
+    if not isinstance(commit, str) or not re.fullmatch(r"[0-9a-f]{40}", commit):
+        raise unexpected(hub_id, f"a description of the model with the commit {shown(commit)}")
     try:
-        yield
-    except errors.GatedRepoError as error:
-        raise InputError(
-            f"{hub_id}: is gated; ask for access on its page, then log in with `hf auth login` or set HF_TOKEN"
-        ) from error
-    except errors.RepositoryNotFoundError as error:
-        raise InputError(
-            f"{hub_id}: is not on the Hub, or is private: log in with `hf auth login` or set HF_TOKEN"
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise InputError(
-            f"{hub_id}: has no revision {shown(revision or 'main')}; its page on the Hub lists them"
-        ) from error
-    except errors.EntryNotFoundError as error:
-        if isinstance(error, errors.LocalEntryNotFoundError):  # which is how a lost connection is told
-            raise _unreachable(hub_id, error) from error
-        raise InputError(f"{hub_id}: the Hub lists a file that is not there; try again later") from error
-    except Exception as error:
-        if isinstance(error, OSError) and error.filename is not None:
-            raise InputError(
-                f"{shown(str(error.filename))}: cannot be written: {error.strerror}; see HF_HOME"
-            ) from error
-        if not isinstance(error, (http_error(), OSError, errors.HFValidationError)):
-            raise
-        raise _unreachable(hub_id, error) from error
+        names = sorted(str(sibling["rfilename"]) for sibling in siblings)
+    except (TypeError, KeyError) as error:
+        raise unexpected(hub_id, "a description of the model with another kind of list of files") from error
+    # One odd name says nothing against the other files; nobody can ask for it, here or in an index of shards.
+    return Repository(hub_id, commit, tuple(name for name in names if stays_inside(name) and _is_text(name)), arrived)
 
 
-def _unreachable(hub_id: str, error: Exception) -> UnreachableError:
-    return UnreachableError(f"{hub_id}: the Hub cannot be reached ({type(error).__name__}), try again")
+def _description(hub_id: str, revision: str | None) -> dict[str, Any]:
+    """What the Hub says of a model. HfApi.model_info fails with errors of any kind on what is not of the Hub."""
+    from huggingface_hub.constants import ENDPOINT
+    from huggingface_hub.utils import (  # type: ignore[attr-defined]
+        build_hf_headers,
+        get_session,
+        hf_raise_for_status,
+        validate_repo_id,
+    )
+
+    at = "" if revision is None else f"/revision/{quote(revision, safe='', errors='replace')}"
+    with explained(hub_id, revision):
+        validate_repo_id(hub_id)
+        url = f"{ENDPOINT}/api/models/{hub_id}{at}"
+        response = get_session().get(url, headers=build_hf_headers(), timeout=_PATIENCE)
+        hf_raise_for_status(response)
+    came = f"{shown(response.headers.get('Content-Type', 'nothing'))} with status {response.status_code}"
+    try:
+        description = response.json()
+    except (ValueError, RecursionError) as error:
+        raise unexpected(hub_id, came) from error
+    if not isinstance(description, dict):
+        raise unexpected(hub_id, f"{came} and a JSON {type(description).__name__}")
+    return description
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name has letters only that an address can have; JSON may also have halves of letters."""
+    return name.encode(errors="ignore").decode() == name
 
 
 def cache_directory() -> Path:

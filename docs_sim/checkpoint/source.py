@@ -1,7 +1,6 @@
 """A MODEL argument -> which files hold its weights: built-in models, paths, Hub ids in the cache, short aliases."""
 
 import difflib
-import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable
@@ -10,8 +9,10 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from docs_sim.checkpoint.hub import cached_snapshot
-from docs_sim.checkpoint.repository import Repository, UnreachableError, cache_directory, is_offline, open_repository
+from docs_sim.checkpoint.hub import NotCachedError, cached_snapshot
+from docs_sim.checkpoint.hub_errors import UnreachableError
+from docs_sim.checkpoint.repository import Repository, cache_directory, is_offline, open_repository
+from docs_sim.checkpoint.shard_index import is_file, read_weight_map
 from docs_sim.errors import InputError, shown
 
 BUILT_IN = {
@@ -24,15 +25,19 @@ _SHARD = re.compile(r"-\d{1,6}-of-(\d{1,6})\.safetensors$")
 _PLAIN_FOLDERS = re.compile(
     r"models?|model_weights|weights|(checkpoint|step|epoch)([-_]?\d+)?|final|output|merged|best|last", re.I
 )
-_MAX_INDEX_BYTES = 100_000_000
 _ADAPTER, _ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 _NAMED = 5  # files in a message
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt")
+_Arrived = Callable[[int], None]
 _Choice = Callable[[Iterable[str], object], str]  # the files of a directory, what to call it -> the file of weights
 _CONVERSION = (
     "files that need unpickling are not read; convert them with transformers: "
     "AutoModel.from_pretrained(DIR).save_pretrained(NEW_DIR) writes safetensors"
 )
+
+
+class _AbsentError(InputError):
+    """A directory does not hold what is needed, which may come from elsewhere; anything else it holds will not do."""
 
 
 @dataclass(frozen=True)
@@ -65,24 +70,31 @@ def aliases() -> dict[str, str]:
     return tomllib.loads((files(__package__) / "aliases.toml").read_text(encoding="utf-8"))
 
 
-def find_source(model: str | Path, revision: str | None = None, *, offline: bool = False) -> Source:
+def find_source(
+    model: str | Path,
+    revision: str | None = None,
+    *,
+    offline: bool = False,
+    arrived: _Arrived = lambda count: None,
+) -> Source:
     """Find the weights that ``model`` means.
 
     Args:
         model: a built-in name, a directory, a .safetensors, .index.json or .gguf file, a Hub id or a short alias.
         revision: a branch, tag or commit; only for Hub ids and aliases.
         offline: whether to do without the network; it is used only for what is not in the cache.
+        arrived: is called with every number of bytes of weights that arrives over the network, by any thread.
 
     Raises:
         InputError: if there is nothing of that name, or no weights that can be read.
     """
     try:
-        return _find(model, revision, offline=offline)
+        return _find(model, revision, offline=offline, arrived=arrived)
     except OSError as error:  # a folder without permission, a working directory that is gone
         raise InputError(f"{str(model)[:200]}: cannot be read: {error.strerror}") from error
 
 
-def _find(model: str | Path, revision: str | None, *, offline: bool) -> Source:
+def _find(model: str | Path, revision: str | None, *, offline: bool, arrived: _Arrived) -> Source:
     name = str(model)
     hub_id = aliases().get(name.lower())
     if name in BUILT_IN and not isinstance(model, Path):
@@ -93,22 +105,27 @@ def _find(model: str | Path, revision: str | None, *, offline: bool) -> Source:
         _refuse_revision(revision, name)
         return _local_source(path)
     if hub_id or (_HUB_ID.fullmatch(name) and not name.endswith((".safetensors", ".gguf", *_PICKLED))):
-        return _of_hub(hub_id or name, name.replace("/", "--"), revision, _chosen_weights, offline=offline)
+        return _of_hub(
+            hub_id or name, name.replace("/", "--"), revision, _chosen_weights, offline=offline, arrived=arrived
+        )
     raise InputError(f"{name[:200]}: {_no_such_model(name)}")
 
 
-def _of_hub(hub_id: str, name: str, revision: str | None, choose: _Choice, *, offline: bool) -> Source:
+def _of_hub(
+    hub_id: str, name: str, revision: str | None, choose: _Choice, *, offline: bool, arrived: _Arrived
+) -> Source:
     """A complete snapshot in the cache, else what is there of one and the rest over the network."""
     try:
         return _of_cache(hub_id, name, revision, choose)
-    except InputError as error:
+    except NotCachedError as error:
         if offline or is_offline():
-            raise
-        fault = error
+            leave = "leave --offline out" if offline else "unset HF_HUB_OFFLINE"
+            raise InputError(f"{error}; {leave} to fetch what is needed, or run `hf download {hub_id}`") from error
+        lack = error.lack
     try:
-        repository = open_repository(hub_id, revision)
+        repository = open_repository(hub_id, revision, arrived)
     except UnreachableError as error:
-        raise InputError(f"{error}; {fault}") from error
+        raise InputError(f"{error}; {lack}") from error
     chosen = choose([file for file in repository.files if "/" not in file], hub_id)
     if chosen.endswith(".gguf"):
         raise InputError(f"{hub_id}: holds {shown(chosen)}, and GGUF is not read over the network; download it")
@@ -120,24 +137,22 @@ def _of_hub(hub_id: str, name: str, revision: str | None, choose: _Choice, *, of
 
 def _of_cache(hub_id: str, name: str, revision: str | None, choose: _Choice) -> Source:
     snapshot, commit = cached_snapshot(hub_id, revision)
-    weights = _chosen_in(snapshot, choose)
+    try:
+        weights = _chosen_in(snapshot, choose)
+    except _AbsentError as error:
+        raise NotCachedError(hub_id, str(error)) from error
     absent = _absent_shard(weights)
     if absent is not None:
-        raise InputError(f"{weights}: names the shard {shown(absent)}, which is not there; run `hf download {hub_id}`")
+        raise NotCachedError(hub_id, f"{weights} names the shard {shown(absent)}, which is not there")
     return Source(name, weights, commit)
 
 
 def _absent_shard(weights: Path) -> str | None:
-    """A shard that an index names and that is not there; None also for an index that is not valid."""
+    """A shard that an index names and that is not there."""
     if not weights.name.endswith(".index.json"):
         return None
-    try:
-        if weights.stat().st_size > _MAX_INDEX_BYTES:
-            return None
-        names = dict.fromkeys(json.loads(weights.read_text(encoding="utf-8-sig"))["weight_map"].values())
-        return next((name for name in names if not (weights.parent / name).is_file()), None)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None  # the reader says what is wrong with it
+    shards = dict.fromkeys(read_weight_map(weights).values())
+    return next((shard for shard in shards if not is_file(weights.parent / shard)), None)
 
 
 def split_adapter(model: str | Path) -> tuple[str | None, str | Path]:
@@ -150,10 +165,10 @@ def split_adapter(model: str | Path) -> tuple[str | None, str | Path]:
     return text[:cut], text[cut + 1 :]
 
 
-def find_adapter(adapter: str, *, offline: bool = False) -> Source:
+def find_adapter(adapter: str, *, offline: bool = False, arrived: _Arrived = lambda count: None) -> Source:
     """A LoRA adapter, with its config beside the weights: a directory, its weights file, or a Hub id.
 
-    A Hub id means the default branch; a revision is of the base.
+    A Hub id means the default branch; a revision is of the base. ``offline`` and ``arrived`` as for ``find_source``.
 
     Raises:
         InputError: if there is none.
@@ -161,7 +176,7 @@ def find_adapter(adapter: str, *, offline: bool = False) -> Source:
     try:
         path = _existing_path(adapter)
         if path is None and _HUB_ID.fullmatch(adapter):
-            return _of_hub(adapter, adapter.replace("/", "--"), None, _chosen_adapter, offline=offline)
+            return _of_hub(adapter, adapter.replace("/", "--"), None, _chosen_adapter, offline=offline, arrived=arrived)
         if path is None:
             raise InputError(f"{adapter[:200]}: no such adapter; give a directory, a file or a Hub id")
         if path.is_dir():
@@ -226,7 +241,7 @@ def _part_of_many(name: str) -> bool:
 def _chosen_in(directory: Path, choose: _Choice) -> Path:
     chosen = directory / choose(sorted(entry.name for entry in directory.iterdir()), directory)
     if not chosen.is_file():
-        raise InputError(f"{chosen}: is no file, or a link to nothing; download it again")
+        raise _AbsentError(f"{chosen}: is no file, or a link to nothing; download it again")
     return chosen
 
 
@@ -242,7 +257,9 @@ def _chosen_weights(names: Iterable[str], place: object) -> str:
         found = [name for name in names if name.endswith(suffix)]
         part = next(filter(_part_of_many, found), None)
         if part is not None:
-            raise InputError(f"{place}: holds parts of a checkpoint ({shown(part)}) without their index; it is needed")
+            raise _AbsentError(
+                f"{place}: holds parts of a checkpoint ({shown(part)}) without their index; it is needed"
+            )
         if len(found) == 1:
             return found[0]
         if found:
@@ -250,7 +267,7 @@ def _chosen_weights(names: Iterable[str], place: object) -> str:
             raise InputError(f"{place}: holds several checkpoints ({several}); give the file of one of them")
     if any(name.endswith(_PICKLED) for name in names):
         raise InputError(f"{place}: {_CONVERSION}")
-    raise InputError(f"{place}: holds no weights (no model.safetensors, no index of shards, no .gguf file)")
+    raise _AbsentError(f"{place}: holds no weights (no model.safetensors, no index of shards, no .gguf file)")
 
 
 def _chosen_adapter(names: Iterable[str], place: object) -> str:
@@ -260,4 +277,4 @@ def _chosen_adapter(names: Iterable[str], place: object) -> str:
 
 
 def _no_adapter(place: object) -> InputError:
-    return InputError(f"{place}: is no LoRA adapter: {_ADAPTER} and {_ADAPTER_CONFIG} belong together")
+    return _AbsentError(f"{place}: is no LoRA adapter: {_ADAPTER} and {_ADAPTER_CONFIG} belong together")

@@ -32,6 +32,11 @@ class Hub:
         elsewhere: where a safetensors file really is, which it says in answer to these methods.
         lifetime: how often a file may be asked for at one address of another server.
         status: what it answers instead, with the header that says why.
+        refused: with which status it refuses a file, by its name.
+        commit: which one it says the model is at.
+        login: what comes from somebody else instead: status, type and body.
+        login_at: the part of an address where that is so.
+        headers: of a safetensors file besides, or instead.
         sent: bytes of bodies, by file name.
         requests: (method, file name, range).
         tokens: what each of them said of who asks.
@@ -50,6 +55,11 @@ class Hub:
     elsewhere: tuple[str, tuple[str, ...]] = ("", ())
     lifetime: float = float("inf")
     status: tuple[int, str] | None = None
+    refused: dict[str, int] = field(default_factory=dict)
+    commit: str | None = COMMIT
+    login: tuple[int, str, bytes] | None = None
+    login_at: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
     sent: dict[str, int] = field(default_factory=dict)
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
     tokens: list[str | None] = field(default_factory=list)
@@ -96,6 +106,8 @@ class Handler(BaseHTTPRequestHandler):
         with self.counted():
             if self.server.hub.status:
                 self.fail(*self.server.hub.status)
+            elif self.server.hub.login and self.server.hub.login_at in self.path:
+                self.send_login(*self.server.hub.login, body=body)
             elif found := re.fullmatch(r"/api/models/org/(\w+)(?:/revision/([^/]+))?", self.path.split("?")[0]):
                 self.model_info(self.folder(found[1]), found[2] or "main", found[1])
             elif found := re.fullmatch(r"(?:/address-\d+)?/org/(\w+)/resolve/[^/]+/(.+)", self.path):
@@ -128,6 +140,15 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", "0")
         self.end_headers()
 
+    def send_login(self, status: int, kind: str, text: bytes, *, body: bool) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        if status not in (204, 304):
+            self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        if body and status not in (204, 304):
+            self.wfile.write(text)
+
     def model_info(self, folder: Path | None, revision: str, name: str) -> None:
         if folder is None:
             self.fail(404, "RepoNotFound")
@@ -137,7 +158,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         names = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()]
         siblings = [{"rfilename": file} for file in (*names, *self.server.hub.listed)]
-        text = json.dumps({"id": f"org/{name}", "sha": COMMIT, "siblings": siblings}).encode()
+        text = json.dumps({"id": f"org/{name}", "sha": self.server.hub.commit, "siblings": siblings}).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(text)))
@@ -147,8 +168,8 @@ class Handler(BaseHTTPRequestHandler):
     def file(self, folder: Path | None, name: str, *, body: bool) -> None:
         hub = self.server.hub
         path = None if folder is None else folder / name
-        if path is None or not path.is_file():
-            self.fail(404, "EntryNotFound")
+        if path is None or not path.is_file() or name in hub.refused:
+            self.fail(hub.refused.get(name, 404), "Fault" if name in hub.refused else "EntryNotFound")
             return
         content = path.read_bytes()
         etag, status = hashlib.sha256(content).hexdigest(), 200
@@ -165,8 +186,11 @@ class Handler(BaseHTTPRequestHandler):
         if body and name.endswith(".safetensors"):
             content = content + b"?" * hub.surplus if hub.surplus >= 0 else content[: hub.surplus] or content
         self.send_response(status)
+        headers = hub.headers if name.endswith(".safetensors") else {}
         if wanted and status == 206:
-            self.send_header("Content-Range", f"bytes {int(wanted[1]) + hub.shifted}-{wanted[2]}/{hub.total}")
+            headers = {"Content-Range": f"bytes {int(wanted[1]) + hub.shifted}-{wanted[2]}/{hub.total}"} | headers
+        for header, value in headers.items():
+            self.send_header(header, value)
         self.send_header("X-Repo-Commit", COMMIT)
         self.send_header("ETag", f'"{etag}"')
         if hub.lengths or not name.endswith(".safetensors") or not body:

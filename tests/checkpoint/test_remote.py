@@ -1,20 +1,29 @@
 """Reading over HTTP, from a local server through HF_ENDPOINT: what is transferred, what is resumed, what is said."""
 
+import errno
 import json
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
+import huggingface_hub.constants
 import pytest
 import torch
 from hub_server import COMMIT, Hub
+from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.utils import get_session
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+from docs_sim.checkpoint.hub_errors import explained, http_error
 from docs_sim.checkpoint.remote import Address, RemoteFile, merged, missing
+from docs_sim.errors import InputError
 
 WIDTH, INNER, LAYERS = 256, 512, 6
 
@@ -166,19 +175,112 @@ def test_what_is_in_the_cache_is_not_fetched(hub, run, tmp_path):
     assert hub.requests == []
 
 
+def only_line(ended: subprocess.CompletedProcess) -> str:
+    """What is said of a wrong input."""
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1), ended.stderr
+    assert len(ended.stderr) < 1000
+    return ended.stderr
+
+
 @pytest.mark.parametrize(
     ("status", "words"),
     [
         ((401, "GatedRepo"), "is gated"),
+        ((401, "Fault"), "log in anew with `hf auth login`"),
+        ((403, "Fault"), "licence"),
         ((404, "RepoNotFound"), "private: log in"),
-        ((500, "Fault"), "cannot be reached"),
+        ((404, "Fault"), "no such repository or revision"),
+        ((418, "Fault"), "check HF_ENDPOINT"),
+        ((429, "Fault"), "wait"),
+        ((500, "Fault"), "try again later"),
+        ((503, "Fault"), "try again later"),
     ],
 )
 def test_refusal_is_one_line_that_says_what_to_do(status, words, hub, run):
     hub.status = status
-    ended = run(*HEATMAP)
-    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
-    assert words in ended.stderr
+    line = only_line(run("inspect", "org/name"))
+    assert words in line
+    assert f"status {status[0]}" in line
+    assert line.count("org/name") == 1
+
+
+@pytest.mark.parametrize(("status", "words"), [(403, "licence"), (404, "no such"), (418, "HF_ENDPOINT")])
+@pytest.mark.parametrize("name", ["config.json", "model-00002-of-00003.safetensors"])
+def test_refusal_of_a_file_is_one_line_that_says_what_to_do(name, status, words, hub, run):
+    hub.refused[name] = status
+    line = only_line(run("inspect", "org/name"))
+    assert words in line
+    assert f"status {status}" in line
+
+
+@pytest.mark.parametrize(
+    ("login", "words"),
+    [
+        ((200, "text/html", b"<html>Welcome to our network</html>"), "'text/html' with status 200"),
+        ((204, "text/html", b""), "status 204"),
+        ((304, "text/html", b""), "status 304"),
+        ((300, "text/html", b"choose"), "status 300"),
+        ((200, "application/json", b""), "status 200"),
+        ((200, "application/json", b"\xff"), "status 200"),
+        ((200, "application/json", b"[" * 100_000), "status 200"),
+        ((200, "application/json", b"1" * 10_000), "status 200"),
+        ((200, "application/json", b"[]"), "a JSON list"),
+        ((200, "application/json", b"null"), "a JSON NoneType"),
+        ((200, "application/json", b"{}"), "the commit None"),
+        ((200, "application/json", b'{"sha": 1, "siblings": []}'), "the commit 1"),
+        ((200, "application/json", b'{"sha": "%b"}' % (b"x" * 5000)), "the commit 'x"),
+        *(
+            ((200, "application/json", b'{"sha": "%b", "siblings": %b}' % (COMMIT.encode(), siblings)), "list of files")
+            for siblings in (b"1", b'{"a": 1}', b"[1]", b"[[]]", b'[{"name": 1}]', b'["a"]')
+        ),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_answer_that_is_not_of_the_hub_is_one_line(login, words, hub, run):
+    hub.login, hub.login_at = login, "/api/models"
+    line = only_line(run("inspect", "org/name"))
+    assert words in line
+    assert "no answer of the Hub" in line
+    assert "browser" in line
+
+
+def test_answers_to_questions_of_the_library_itself(hub, run):
+    hub.login = (200, "application/json", b"[]")
+    assert "no answer of the Hub" in only_line(run("inspect", "org/name"))
+
+
+@pytest.mark.parametrize("status", [200, 204, 304])
+@pytest.mark.parametrize("model", ["index", "one file"])
+def test_answer_to_the_request_for_a_file_that_is_not_of_the_hub(model, status, hub, run, tensors):
+    if model == "one file":
+        for path in hub.folder.iterdir():
+            path.unlink()
+        save_file(tensors, hub.folder / "model.safetensors")
+    hub.login, hub.login_to_files = (status, "text/html", b"<html>Welcome</html>"), "/resolve/"
+    assert "no answer of the Hub" in only_line(run("inspect", "org/name"))
+
+
+@pytest.mark.parametrize("commit", [None, "main", "../../x", "C" * 40])
+def test_commit_that_is_none_is_refused(commit, hub, run, tmp_path):
+    hub.commit = commit
+    assert f"the commit {commit!r}" in only_line(run("inspect", "org/name"))
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Content-Range": f"bytes 0-7/{'9' * 10_000}"},
+        {"Content-Range": f"bytes {'9' * 10_000}-7/*"},
+        {"Content-Range": "bytes 0-7/" + "9" * 19},
+        {"X-Linked-Size": "9" * 4000},
+        {"X-Linked-Size": "-5"},
+        {"X-Linked-Size": str(1 << 63)},
+    ],
+    ids=lambda headers: str(headers)[:40],
+)
+def test_numbers_of_headers_are_shown_in_short(headers, hub, run):
+    hub.headers = headers
+    assert "safetensors" in only_line(run("inspect", "org/name"))
 
 
 def test_sparse_file_that_is_gone_is_fetched_anew(hub, run, tmp_path):
@@ -195,18 +297,31 @@ def test_revision_that_is_not_there(hub, run):
     assert "no revision 'v9'" in ended.stderr
 
 
-@pytest.mark.parametrize("offline", ["option", "variable"])
-def test_offline_asks_nobody(offline, hub, run):
-    ended = run(*HEATMAP, "--offline") if offline == "option" else run(*HEATMAP, HF_HUB_OFFLINE="1")
-    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
-    assert "hf download org/name" in ended.stderr
+@pytest.mark.parametrize(
+    ("options", "environment", "words"),
+    [
+        (["--offline"], {}, "leave --offline out to fetch what is needed"),
+        ([], {"HF_HUB_OFFLINE": "1"}, "unset HF_HUB_OFFLINE to fetch what is needed"),
+    ],
+    ids=["option", "variable"],
+)
+def test_offline_asks_nobody(options, environment, words, hub, run):
+    line = only_line(run(*HEATMAP, *options, **environment))
+    assert words in line
+    assert "hf download org/name" in line
     assert hub.requests == []
 
 
 def test_no_network(hub, run):
-    ended = run(*HEATMAP, HF_ENDPOINT="http://127.0.0.1:9")
-    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
-    assert "cannot be reached" in ended.stderr
+    line = only_line(run(*HEATMAP, HF_ENDPOINT="http://127.0.0.1:9"))
+    assert "cannot be reached" in line
+    assert "not in the Hugging Face cache" in line
+    assert line.count("org/name") == 1
+
+
+@pytest.mark.parametrize("endpoint", ["nowhere", "ftp://127.0.0.1"])
+def test_endpoint_that_is_no_address(endpoint, hub, run):
+    assert "org/name" in only_line(run("inspect", "org/name", HF_ENDPOINT=endpoint))
 
 
 @pytest.fixture
@@ -274,13 +389,21 @@ def test_short_answers_of_unknown_length_are_gone_on_from(hub, run):
     assert json.loads(ended.stdout)["values"] == json.loads(local.stdout)["values"]
 
 
-@pytest.mark.parametrize("name", ["../x.json", "/x.json", "a\\x.json", "C:x.json", "a\0.json", "a/../../x.json"])
-def test_names_that_lead_elsewhere_are_refused(name, hub, run, tmp_path):
-    hub.listed = (name,)
-    ended = run(*HEATMAP)
-    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
-    assert "not valid" in ended.stderr
+ODD_NAMES = ["../x.json", "/x.json", "a\\x.json", "C:x.json", "a\0.json", "a/../../x.json", "\ud800.safetensors"]
+
+
+def test_names_that_lead_elsewhere_are_left_out(hub, run, tmp_path):
+    hub.listed = tuple(ODD_NAMES)
+    assert run("inspect", "org/name").returncode == 0
     assert not list(tmp_path.rglob("x.json"))
+
+
+@pytest.mark.parametrize("name", ODD_NAMES[:-1])
+def test_odd_name_alone_is_no_model(name, hub, run, tmp_path):
+    for path in hub.folder.iterdir():
+        path.unlink()
+    hub.listed = (name.replace("json", "safetensors"),)
+    assert "holds no weights" in only_line(run("inspect", "org/name"))
 
 
 def test_index_that_leads_elsewhere_is_refused(hub, run):
@@ -291,21 +414,139 @@ def test_index_that_leads_elsewhere_is_refused(hub, run):
     assert "outside its directory" in ended.stderr
 
 
-def test_home_that_is_a_file(hub, run, tmp_path):
+@pytest.mark.parametrize("files", [("config.json",), ()], ids=["small files first", "weights at once"])
+def test_home_that_is_a_file(files, hub, run, tmp_path, tensors):
+    if not files:
+        for path in hub.folder.iterdir():
+            path.unlink()
+        save_file(tensors, hub.folder / "model.safetensors")
     (tmp_path / "home").write_text("")
-    ended = run(*HEATMAP)
-    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
-    assert "cannot be written" in ended.stderr
-    assert "home" in ended.stderr
+    line = only_line(run("inspect", "org/name"))
+    assert f"{tmp_path / 'home'}': cannot be read or written: Not a directory; see HF_HOME" in line
+    assert "token" not in line
 
 
 def test_folder_of_ranges_that_is_a_file(hub, run, tmp_path):
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "docs-sim").write_text("")
-    ended = run(*HEATMAP)
-    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
-    assert "docs-sim" in ended.stderr
-    assert "cannot be written" in ended.stderr
+    line = only_line(run(*HEATMAP))
+    assert "docs-sim" in line
+    assert "cannot be written: Not a directory; see HF_HOME" in line
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        OSError(errno.ENOSPC, "No space left on device", "/cache/blobs/x.incomplete"),
+        OSError(errno.EROFS, "Read-only file system", "/cache/token"),
+        PermissionError(errno.EACCES, "Permission denied", "/cache/token"),
+    ],
+    ids=str,
+)
+def test_cache_that_cannot_be_written(error):
+    with pytest.raises(InputError, match="see HF_HOME") as caught, explained("org/name", None):
+        raise error
+    assert error.strerror in str(caught.value)
+    assert "token" not in str(caught.value)
+
+
+@pytest.mark.parametrize("full", [True, False], ids=["full", "read-only"])
+def test_folder_of_ranges_that_takes_nothing(full, tmp_path, monkeypatch):
+    def refuse(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC if full else errno.EROFS, "no room")
+
+    monkeypatch.setattr(RemoteFile, "_stream", refuse)
+    with pytest.raises(InputError, match="no room; see HF_HOME"):
+        unfetched(tmp_path / "sparse").fetch(0, 8)
+
+
+def test_fault_of_the_program_stays_one():
+    with pytest.raises(RuntimeError), explained("org/name", None):
+        raise RuntimeError("a fault")
+
+
+@pytest.mark.parametrize("status", [429, 500])
+def test_status_is_told_where_it_does_not_pass(status, tmp_path, monkeypatch):
+    class Refusal(http_error()):
+        response = SimpleNamespace(status_code=status)
+
+    def refuse(*arguments: object) -> None:
+        raise Refusal("refused")
+
+    monkeypatch.setattr(RemoteFile, "_stream", refuse)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    with pytest.raises(InputError, match=f"file: the server answers with status {status}"):
+        unfetched(tmp_path / "sparse").fetch(0, 8)
+
+
+def unfetched(path: Path) -> RemoteFile:
+    address = Address("http://127.0.0.1:9", {})
+    return RemoteFile(address, "file", 8, path, lambda: address, lambda count: None)
+
+
+class SlowPath(type(Path())):
+    """A path that takes its time to be looked up, so that threads take turns meanwhile."""
+
+    def __hash__(self) -> int:
+        time.sleep(0.01)
+        return super().__hash__()
+
+
+def test_threads_take_turns_at_one_file(tmp_path, monkeypatch):
+    at_once, most = [], []
+
+    def fetched(remote: RemoteFile, begin: int, end: int) -> None:
+        at_once.append(begin)
+        most.append(len(at_once))
+        time.sleep(0.05)
+        at_once.pop()
+
+    monkeypatch.setattr(RemoteFile, "_persist", fetched)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: unfetched(SlowPath(tmp_path / "sparse")).fetch(0, 8), range(4)))
+    assert most == [1] * 4
+
+
+def test_sparse_file_that_goes_away_while_it_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(RemoteFile, "fetch", lambda *arguments: None)
+    with pytest.raises(InputError, match="cannot be read"):
+        unfetched(tmp_path / "sparse").fetch_header()
+
+
+def test_errors_of_the_http_library_are_known_by_name(monkeypatch):
+    """A broken connection, a time that is over, and a status are of this class; errors of files are not."""
+    kind = http_error()
+    assert kind.__name__ == "HTTPError"
+    assert issubclass(HfHubHTTPError, kind)
+    assert not issubclass(OSError, kind)
+    assert not issubclass(kind, HfHubHTTPError)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    with pytest.raises(kind), get_session().stream("GET", "http://127.0.0.1:9"):
+        pass
+
+
+ARRIVED = """
+import sys
+from docs_sim.checkpoint import open_checkpoint
+counts = []
+checkpoint = open_checkpoint(sys.argv[1], arrived=counts.append)
+print(sum(counts))
+checkpoint.matrices("mlp_up")[1].load()
+print(sum(counts))
+"""
+
+
+def test_headers_and_weights_are_told_as_they_arrive_also_those_of_an_adapter(adapter, hub, run):
+    pieces = hub.adapter / "adapter_model.safetensors"
+    for model, files in [("org/name", []), (f"org/adapter+{hub.folder}", [pieces])]:
+        hub.sent.clear()
+        process = run.begun("-c", ARRIVED, model)
+        headers, everything = map(int, process.communicate()[0].split())
+        assert headers > 0
+        assert everything == sum(count for name, count in hub.sent.items() if name.endswith(".safetensors"))
+        assert everything > headers
+        assert all(everything == path.stat().st_size for path in files)
 
 
 FETCH = """
@@ -426,6 +667,41 @@ def test_fault_in_the_cache_is_told_where_the_hub_is_out_of_reach(hub, run, tmp_
         assert "model-00002-of-00003.safetensors" in ended.stderr
         assert "which is not there" in ended.stderr
     assert run(*HEATMAP).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["pytorch_model.bin"], "unpickling"),
+        (["a.safetensors", "b.safetensors"], "several checkpoints"),
+        (["adapter_model.safetensors"], "ADAPTER+BASE"),
+    ],
+)
+def test_what_is_cached_but_cannot_be_used_asks_nobody(names, words, hub, run, tmp_path):
+    snapshot = tmp_path / "home" / "hub" / "models--org--name" / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True)
+    for name in names:
+        (snapshot / name).touch()
+    assert words in only_line(run("inspect", "org/name"))
+    assert hub.requests == []
+
+
+@pytest.mark.parametrize("content", ["{", '{"weight_map": 1}', '{"weight_map": {"a": "../x"}}'])
+def test_index_in_the_cache_that_is_not_valid_asks_nobody(content, hub, run, tmp_path):
+    snapshot = tmp_path / "home" / "hub" / "models--org--name" / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True)
+    (snapshot / "model.safetensors.index.json").write_text(content)
+    assert "model.safetensors.index.json" in only_line(run("inspect", "org/name"))
+    assert hub.requests == []
+
+
+@pytest.mark.parametrize("names", [["config.json"], ["model-00001-of-00003.safetensors"]])
+def test_what_is_cached_in_part_is_completed(names, hub, run, tmp_path):
+    snapshot = tmp_path / "home" / "hub" / "models--org--name" / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True)
+    for name in names:
+        (snapshot / name).write_bytes((hub.folder / name).read_bytes())
+    assert run("inspect", "org/name").returncode == 0
 
 
 def test_several_gguf_files_and_parts(hub, run):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +16,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from docs_sim.cli.output import default_directory, progress_bar
+import typer
+from docs_sim.cli import app
+from docs_sim.cli.output import _Fetched, default_directory, progress_bar
 
+import docs_sim.checkpoint
 from docs_sim.__main__ import main
 from docs_sim.checkpoint.source import BUILT_IN, aliases
 from docs_sim.errors import InputError
@@ -799,3 +803,51 @@ def test_progress_shows_names_harmlessly(monkeypatch, capfd):
     assert "[bold]\\x1b[2J[/x] mlp_up" in shown
     assert "\x1b[2J" not in shown
     assert "fetched 1.5 MB" in shown
+
+
+class SlowProgress:
+    """Lines of a progress bar, which take their time to be made."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def add_task(self, description: str, total: None) -> int:
+        time.sleep(0.05)
+        self.lines.append(description)
+        return len(self.lines) - 1
+
+    def update(self, task: int, description: str) -> None:
+        self.lines[task] = description
+
+
+def test_bytes_that_arrive_at_once_are_one_line():
+    progress = SlowProgress()
+    fetched = _Fetched(progress)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(fetched.advance, [1000] * 4))
+    assert progress.lines == ["fetched 4.0 kB"]
+
+
+@pytest.mark.parametrize("command", ["inspect", "heatmap"])
+def test_headers_are_opened_under_a_progress_bar(command, run, model, monkeypatch):
+    """Headers over the network may take minutes."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr("docs_sim.cli.output._PATIENCE", 0.0)
+    opened = docs_sim.checkpoint.open_checkpoint
+
+    def slow(*arguments, arrived, **options):
+        arrived(1_500_000)
+        time.sleep(0.3)
+        return opened(*arguments, arrived=arrived, **options)
+
+    monkeypatch.setattr(docs_sim.checkpoint, "open_checkpoint", slow)
+    shown = run(command, model).err
+    assert "headers of tiny" in shown
+    assert "fetched 1.5 MB" in shown
+
+
+def test_wrong_usage_is_known_by_name():
+    """BadParameter is one of several kinds of it; what typer ends with otherwise is none."""
+    assert app._UsageError.__name__ == "UsageError"
+    assert issubclass(typer.BadParameter, app._UsageError)
+    assert not issubclass(typer.Exit, app._UsageError)
