@@ -154,4 +154,4 @@ class _Widening:
     def widened(self, places: Tensor) -> Tensor:
         """Shape of ``places`` and n; valid until the next call."""
         picked = torch.index_select(self._fine, 0, places.flatten(), out=self._picked[: places.numel()])
-        return self._wide[: places.numel()].copy_(picked).view(*places.shape, -1)
+        return self._wide[: places.numel()].copy_(picked).view(*places.shape, self._fine.shape[1])
