@@ -7,6 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from docs_sim.errors import shown
 from docs_sim.report.text import ranges
 
 from . import options
@@ -49,6 +50,7 @@ def _contents(checkpoint: "Checkpoint") -> dict[str, Any]:
         "towers": checkpoint.towers,
         "tower": checkpoint.tower,
         "layout_file": None if checkpoint.layout_file is None else str(checkpoint.layout_file),
+        "unused_paths": checkpoint.unused_paths,
         "adapter_ranks": checkpoint.adapter_ranks,
         "layers": checkpoint.layers,
         "bytes": sum(tensor.bytes for tensor in checkpoint.tensors.values()),
@@ -88,6 +90,7 @@ def _heading(checkpoint: "Checkpoint") -> list[str]:
         f"{len(checkpoint.layers)} layers",
         *([f"  towers: {', '.join(checkpoint.towers)}"] if len(checkpoint.towers) > 1 else []),
         *_adapter(checkpoint),
+        *(f"  no tensor is at {shown(path)} of {checkpoint.layout_file}" for path in checkpoint.unused_paths),
     ]
 
 

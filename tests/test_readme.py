@@ -10,6 +10,9 @@ from safetensors.torch import save_file
 
 from docs_sim.__main__ import main
 from docs_sim.checkpoint import open_checkpoint
+from docs_sim.checkpoint.layout import GROUPS
+from docs_sim.checkpoint.layout_file import _KEYS
+from docs_sim.checkpoint.rows import RULES
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -75,13 +78,14 @@ def test_the_layout_file_of_the_readme_is_understood(tmp_path: Path) -> None:
         for path, shape in {
             "att.qkv": (32, 16),
             "att.out": (16, 16),
-            "ffn.second": (16, 24),
-            "ffn.experts.0.first": (24, 16),
+            "ffn.second": (24, 16),
+            "moe.0.first": (8, 16),
+            "moe.0.second": (16, 8),
         }.items()
     }
     save_file(tensors, tmp_path / "model.safetensors")
     checkpoint = open_checkpoint(tmp_path, layout=tmp_path / "mine.toml")
-    assert checkpoint.unnamed == ()
+    assert checkpoint.unnamed == checkpoint.unused_paths == ()
     assert {matrix.name for matrix in checkpoint.matrices()} == {
         "attn_q",
         "attn_k",
@@ -90,3 +94,8 @@ def test_the_layout_file_of_the_readme_is_understood(tmp_path: Path) -> None:
         "mlp_down",
         "mlp_up",
     }
+
+
+def test_the_readme_knows_all_keys_and_rules_of_layout_files() -> None:
+    words = {word for code in re.findall(r"`([^`\n]+)`", README) for word in re.split(r"[\[\].=]+", code)}
+    assert {*_KEYS, *GROUPS, *RULES} - {"layers", "extends"} <= words

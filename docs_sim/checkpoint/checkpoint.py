@@ -11,7 +11,7 @@ from typing import Any
 
 from docs_sim.checkpoint.adapter import adapted
 from docs_sim.checkpoint.layout import Layout
-from docs_sim.checkpoint.layout_file import read_layout
+from docs_sim.checkpoint.layout_file import read_layout, unused_paths
 from docs_sim.checkpoint.matrix import WeightMatrix
 from docs_sim.checkpoint.matrix_names import canonical_name
 from docs_sim.checkpoint.naming import closest_names, name_tensors
@@ -38,6 +38,7 @@ class Checkpoint:
         towers: which parts of a multimodal model have layers: ``language``, ``vision``, ``audio``.
         tower: the part that was opened.
         layout_file: the user's file that says how the model names its tensors; None if a built-in layout does.
+        unused_paths: what that file says of paths that no tensor has.
         adapter_ranks: of each module that the adapter changes; empty without one.
     """
 
@@ -49,6 +50,7 @@ class Checkpoint:
     towers: tuple[str, ...]
     tower: str
     layout_file: Path | None
+    unused_paths: tuple[str, ...]
     adapter_ranks: tuple[int, ...]
     _matrices: tuple[WeightMatrix, ...] = field(repr=False)
 
@@ -163,6 +165,8 @@ def _open(source: Source, tower: str, known: Sequence[Layout] | None) -> Checkpo
     elif any(_DOWN.search(name) for name in tensors) and all(map(_of_adapter, tensors)):
         raise InputError(f"{source.weights}: is a LoRA adapter; join it to its base: {source.weights}+BASE")
     naming = name_tensors(tensors, config, tower, known)
+    if known and naming.layout is None:
+        raise InputError(f"{source.name}: the layout {known[0].name} fits no layer; {_wanted(known[0])}")
     towers = tuple(one for one in naming.towers if one in TOWERS)
     if tower != "language" and all(matrix.layer is None for matrix in naming.matrices):
         raise InputError(f"{source.name}: has no {tower} tower; it has {', '.join(towers) or 'none'}")
@@ -175,9 +179,16 @@ def _open(source: Source, tower: str, known: Sequence[Layout] | None) -> Checkpo
         towers=towers,
         tower=tower,
         layout_file=None,
+        unused_paths=unused_paths(known[0], tensors) if known else (),
         adapter_ranks=ranks,
         _matrices=naming.matrices,
     )
+
+
+def _wanted(layout: Layout) -> str:
+    """What a model of a layout would have, by an example."""
+    example = f"{min(layout.containers)}.0.{next(iter(layout.stated), '...')}"
+    return f"no tensor is called like {shown(example)}; `docs-sim inspect` without --layout lists the names"
 
 
 def _of_adapter(name: str) -> bool:

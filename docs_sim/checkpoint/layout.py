@@ -48,6 +48,7 @@ class Layout:
         tied: path of a layer that has no matrices of its own and uses those of an earlier one.
         unchecked: names of matrices whose shape does not follow from the others of the layer.
         outside: path outside the layers -> matrix name; always stored (out, in).
+        stated: the paths inside a layer that its own file gives, with placeholders.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Layout:
     tied: str | None
     unchecked: frozenset[str]
     outside: Mapping[str, str]
+    stated: tuple[str, ...]
 
     def meaning(self, path: str) -> Meaning | None:
         """What a path inside a layer stands for, its expert and its half of the layer."""

@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -30,7 +30,7 @@ def read_layout(path: Path) -> Layout:
         InputError: naming the file, if it cannot be read or says something that is not understood.
     """
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
@@ -128,9 +128,10 @@ def _check_kind(key: str, value: object, kind: _Kind) -> None:
 
 def _layout(name: str, table: Mapping[str, Any]) -> Layout:
     base = _base(name, table)
+    own = _entries(table)
     entries = dict(base.entries) if base else {}
     templates = {template.pattern: (template, entry) for template, entry in base.templates} if base else {}
-    for path, entry in _entries(table).items():
+    for path, entry in own.items():
         if "{" in path:
             pattern = _pattern(path)
             templates[pattern] = (re.compile(pattern), entry)
@@ -141,6 +142,8 @@ def _layout(name: str, table: Mapping[str, Any]) -> Layout:
         raise InputError('layers is missing: what the list of layers is called, such as layers = ["layers"]')
     for container in containers:
         _check_path("layers", container, ["{stage}"])
+        if "" in container.split(".") or container.startswith("{"):
+            raise InputError(f"layers: {shown(container)} is no name of a list of layers")
     _check_names("unchecked", table.get("unchecked", []))
     marked = {path: (tuple(value[:-1]), value[-1]) for path, value in table.get("marked", {}).items()}
     return Layout(
@@ -156,6 +159,7 @@ def _layout(name: str, table: Mapping[str, Any]) -> Layout:
         tied=table.get("tied"),
         unchecked=frozenset(table.get("unchecked", ())),
         outside={**(base.outside if base else {}), **_outside(table)},
+        stated=tuple(own),
     )
 
 
@@ -232,6 +236,13 @@ def _check_path(key: str, path: str, placeholders: Collection[str]) -> None:
     found = _PLACEHOLDER.findall(path)
     if not set(found) <= set(placeholders) or len(set(found)) < len(found):
         raise InputError(f"{key}: {shown(path)} may hold {' and '.join(placeholders)}, once, and no other braces")
+
+
+def unused_paths(layout: Layout, names: Iterable[str]) -> tuple[str, ...]:
+    """What the file of a layout says of paths that no tensor has."""
+    inside = {name.removesuffix(".weight") for name in names}
+    patterns = {path: re.compile(rf".*\.\d{{1,6}}\.{_pattern(path)}") for path in layout.stated}
+    return tuple(path for path, pattern in patterns.items() if not any(map(pattern.fullmatch, inside)))
 
 
 def _pattern(template: str) -> str:

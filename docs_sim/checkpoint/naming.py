@@ -103,21 +103,16 @@ def _places(
             outside.append(tensor)
         else:
             prefix, container, layer, path = found.groups()
-            places[prefix].append(_place(tensor, container, int(layer), path))
+            places[prefix].append(_place(tensor, container, int(layer), path, staged=container not in names))
     return {prefix: _counted(members) for prefix, members in places.items()}, unnamed, outside
 
 
-def _place(tensor: StoredTensor, container: str, layer: int, path: str) -> Place:
-    if "." not in container:
+def _place(tensor: StoredTensor, container: str, layer: int, path: str, *, staged: bool) -> Place:
+    """If ``staged``, ``layers.3.blocks`` is ``layers.{stage}.blocks`` and 3."""
+    found = _STAGE.search(container) if staged else None
+    if found is None:
         return Place(tensor, container, layer, path)
-    template, stage = _stage(container)
-    return Place(tensor, template, layer, path, stage)
-
-
-def _stage(container: str) -> tuple[str, int | None]:
-    """``layers.3.blocks`` -> ``layers.{stage}.blocks`` and 3."""
-    found = _STAGE.search(container)
-    return (container, None) if found is None else (_STAGE.sub(".{stage}", container), int(found[1]))
+    return Place(tensor, _STAGE.sub(".{stage}", container), layer, path, int(found[1]))
 
 
 def _counted(places: list[Place]) -> list[Place]:

@@ -47,6 +47,23 @@ def test_a_layout_of_the_user_names_what_no_other_knows(write_model, tmp_path):
     assert torch.equal(key["layers.0.experts.2.mlp_up"].load(), tensors["x.towers.0.wide.2"].T)
 
 
+def test_lists_of_layers_inside_numbered_parts(write_model, tmp_path):
+    """``net.0.layers.N``: the number is part of the name, not a stage."""
+    (tmp_path / "mine.toml").write_text(MINE.replace('"towers"', '"net.0.towers", "rest.1"'), encoding="utf-8-sig")
+    tensors = {f"net.0.towers.{layer}.out": random(16, 16) for layer in range(2)}
+    checkpoint = open_checkpoint(write_model(tensors), layout=tmp_path / "mine.toml")
+    assert [matrix.key for matrix in checkpoint.matrices()] == ["layers.0.attn_o", "layers.1.attn_o"]
+    assert checkpoint.unused_paths == ("fuse", "wide.{expert}")
+    tensors = {f"rest.1.{layer}.out": random(16, 16) for layer in range(2)}
+    assert open_checkpoint(write_model(tensors), layout=tmp_path / "mine.toml").layers == [0, 1]
+
+
+def test_a_layout_that_fits_nothing_is_refused(write_model, tmp_path):
+    (tmp_path / "mine.toml").write_text(MINE)
+    with pytest.raises(InputError, match=r"mine fits no layer; no tensor is called like 'towers\.0\.out'"):
+        open_checkpoint(write_model({"x.blocks.0.out": random(16, 16)}), layout=tmp_path / "mine.toml")
+
+
 LISTS = ("layers", "requires", "reshaped", "unchecked", "model_types")
 
 
@@ -87,6 +104,7 @@ LISTS = ("layers", "requires", "reshaped", "unchecked", "model_types")
         ("in_out = ['y']\n[dense]\nmlp_up = ['x']", "in_out: this file names no matrix at 'y'"),
         ("reshaped = ['y']\n[dense]\nmlp_up = ['x']", "reshaped: this file names no matrix at 'y'"),
         ("layers = ['a.{stage}.{stage}']", "layers: 'a.{stage}.{stage}' may hold {stage}, once"),
+        *((f"layers = ['{name}']", "is no name of a list") for name in ("", ".", "a..b", "{stage}", "{stage}.blocks")),
         ("layers = ['{layer}.a']", "layers: '{layer}.a' may hold {stage}, once"),
         ("layers = ['h']\nunchecked = ['attn_x']", "unchecked: 'attn_x' is no matrix"),
         ("[experts]\nmlp_up = ['{expert}.{expert}']", "once, and no other braces"),
