@@ -7,15 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from docs_sim.checkpoint.merge import Update, merged, merged_experts, of_expert
 from docs_sim.checkpoint.patterns import by_pattern
 from docs_sim.checkpoint.stack import tower_of
 from docs_sim.checkpoint.stored import StoredTensor
 from docs_sim.errors import InputError, shown
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _LARGEST_ALPHA = 1e9
 _CHANGE_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
@@ -144,7 +142,7 @@ def adapted(
         InputError: if it is no LoRA adapter, or does not fit the base; the first module is named.
     """
     _check_kind(name, config)
-    merged = _Base(dict(base), _by_ending(base))
+    changed = _Base(dict(base), _by_ending(base))
     modules: dict[str, dict[str, StoredTensor]] = defaultdict(dict)
     whole: dict[str, StoredTensor] = {}
     for key, tensor in tensors.items():
@@ -162,10 +160,10 @@ def adapted(
     ranks, alphas = (by_pattern(config.get(f"{kind}_pattern"), paths, name) for kind in ("rank", "alpha"))
     adapter = _Adapter(name, config, ranks, alphas)
     for wanted, tensor in whole.items():
-        _replace(merged, adapter, wanted, tensor)
+        _replace(changed, adapter, wanted, tensor)
     for module, pieces in modules.items():
-        _adapt(merged, adapter, module, pieces)
-    return merged.tensors
+        _adapt(changed, adapter, module, pieces)
+    return changed.tensors
 
 
 def _path(module: str) -> str:
@@ -215,25 +213,6 @@ def _replace(base: _Base, adapter: _Adapter, wanted: str, tensor: StoredTensor) 
     base.change(target, wanted.removesuffix(".weight"), adapter, replace(tensor, name=target))
 
 
-@dataclass(frozen=True)
-class _Update:
-    """What an adapter holds for one module.
-
-    Attributes:
-        down: lora_A (r, in).
-        up: lora_B (out, r).
-        magnitude: of DoRA (out,), if any.
-        scaling: of the product.
-        turned: whether the base stores (in, out): fan_in_fan_out, or an embedding.
-    """
-
-    down: StoredTensor
-    up: StoredTensor
-    magnitude: StoredTensor | None
-    scaling: float
-    turned: bool
-
-
 def _adapt(base: _Base, adapter: _Adapter, module: str, pieces: Mapping[str, StoredTensor]) -> None:
     """Put the update of one module on its tensor."""
     embedding = "lora_embedding_A" in pieces
@@ -263,23 +242,8 @@ def _adapt(base: _Base, adapter: _Adapter, module: str, pieces: Mapping[str, Sto
     magnitude = pieces.get("lora_magnitude_vector")
     if magnitude is not None and math.prod(magnitude.shape) != up.shape[0]:
         raise adapter.misfit(path, stored, magnitude.shape)
-    update = _Update(down, up, magnitude, adapter.scaling(path, rank), turned)
-    base.change(target, module, adapter, replace(stored, read=partial(_merged, stored, update)))
-
-
-def _merged(stored: StoredTensor, update: _Update, begin: int, end: int) -> "Tensor":
-    """[begin, end) of the first dimension of the merged tensor, in float32."""
-    import torch
-
-    down, up = (one.load().float() for one in (update.down, update.up))
-    if update.magnitude is None:
-        delta = down.T[begin:end] @ up.T if update.turned else up[begin:end] @ down
-        return stored.load(begin, end).float() + update.scaling * delta
-    whole = stored.load().float()
-    merged = (whole.T if update.turned else whole) + update.scaling * (up @ down)
-    lengths = torch.linalg.vector_norm(merged, dim=1)
-    merged *= (update.magnitude.load().float().flatten() / lengths).unsqueeze(1)
-    return (merged.T if update.turned else merged)[begin:end]
+    update = Update(down, up, magnitude, adapter.scaling(path, rank), turned)
+    base.change(target, module, adapter, replace(stored, read=partial(merged, stored, update)))
 
 
 def _adapt_experts(base: _Base, adapter: _Adapter, names: list[str], down: StoredTensor, up: StoredTensor) -> None:
@@ -297,8 +261,8 @@ def _adapt_experts(base: _Base, adapter: _Adapter, names: list[str], down: Store
         if shape not in (stored.shape[1:], stored.shape[:0:-1]):
             continue
         scaling = adapter.scaling(name, down.shape[0] // stored.shape[0])
-        update = _Update(down, up, None, scaling, turned=shape != stored.shape[1:])
-        base.change(target, name, adapter, replace(stored, read=partial(_merged_experts, stored, update)))
+        update = Update(down, up, None, scaling, turned=shape != stored.shape[1:])
+        base.change(target, name, adapter, replace(stored, read=partial(merged_experts, stored, update)))
         return
     raise InputError(
         f"{adapter.name}: does not fit this base, which has no {' or '.join(map(shown, names))} of such a shape"
@@ -317,37 +281,12 @@ def _adapt_each(base: _Base, adapter: _Adapter, name: str, down: StoredTensor, u
             continue
         if any(base.tensors[target].shape != each for group in groups for target in group):
             continue
-        whole = _Update(down, up, None, adapter.scaling(name, down.shape[0] // experts), turned=False)
+        whole = Update(down, up, None, adapter.scaling(name, down.shape[0] // experts), turned=False)
         for place, group in enumerate(groups):
             for expert, target in enumerate(group):
                 stored = base.tensors[target]
                 rows = range(place * stored.shape[0], (place + 1) * stored.shape[0])
-                update = _of_expert(whole, expert, experts, rows)
-                base.change(target, name, adapter, replace(stored, read=partial(_merged, stored, update)))
+                update = of_expert(whole, expert, experts, rows)
+                base.change(target, name, adapter, replace(stored, read=partial(merged, stored, update)))
         return True
     return False
-
-
-def _of_expert(whole: _Update, expert: int, experts: int, rows: range) -> _Update:
-    """The update of one expert, and of these of its rows: lora_A is (E, r, in), lora_B (out, r, E)."""
-    rank = whole.down.shape[0] // experts
-
-    def read_down(begin: int, end: int) -> "Tensor":
-        return whole.down.read(expert * rank + begin, expert * rank + end)
-
-    def read_up(begin: int, end: int) -> "Tensor":
-        return whole.up.read(rows.start + begin, rows.start + end)[:, expert::experts]
-
-    down = replace(whole.down, shape=(rank, whole.down.shape[1]), read=read_down)
-    return replace(whole, down=down, up=replace(whole.up, shape=(len(rows), rank), read=read_up))
-
-
-def _merged_experts(stored: StoredTensor, update: _Update, begin: int, end: int) -> "Tensor":
-    """Experts [begin, end) of the merged tensor, in float32."""
-    import torch
-
-    experts = stored.shape[0]
-    down = update.down.load().float().unflatten(0, (experts, -1))[begin:end]  # (e, r, in)
-    up = update.up.load().float().unflatten(1, (-1, experts))[:, :, begin:end].permute(2, 0, 1)  # (e, out, r)
-    delta = torch.bmm(up, down)
-    return stored.load(begin, end).float() + update.scaling * (delta.transpose(1, 2) if update.turned else delta)

@@ -12,34 +12,15 @@ from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from docs_sim.checkpoint.quantized import Config, Pieces, Whole, raw_tensor, weight_settings
+from docs_sim.checkpoint.scales import FP8, scaled_weight
 from docs_sim.checkpoint.stored import StoredTensor
 from docs_sim.errors import InputError, shown
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Pieces = Mapping[str, StoredTensor]  # ending -> tensor
-Config = Mapping[str, Any]  # quantization_config
-
-_FP8 = ("F8_E4M3", "F8_E5M2")
 _INTEGER_BITS = (4, 8, 3, 2, 5, 6, 7)  # the usual ones first: few inputs cannot tell all apart
-
-
-@dataclass(frozen=True)
-class Whole:
-    """What the pieces of a format make.
-
-    Attributes:
-        shape: of the weight, (out, in) or a stack of them.
-        dtype: what it was stored as, in a few words.
-        read: reads [begin, end) of its first dimension.
-        weight: ending of the weight's own name.
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
-    read: Callable[[int, int], "Tensor"]
-    weight: str = ".weight"
 
 
 @dataclass(frozen=True)
@@ -147,89 +128,6 @@ def _stored(name: str, whole: Whole, members: list[StoredTensor]) -> StoredTenso
     )
 
 
-def _raw(tensor: StoredTensor) -> "Tensor":
-    """All of a stored tensor, in its own type."""
-    return tensor.read(0, tensor.shape[0] if tensor.shape else 1)
-
-
-def _scaled(weight: str, scale: str, pieces: Pieces, config: Config) -> Whole | None:
-    """One number a weight, times a scale for the tensor, each row, or each block."""
-    stored, scales = pieces[weight], pieces[scale]
-    if len(stored.shape) == 3 and stored.dtype in _FP8:
-        return _scaled_stack(weight, scale, pieces, config)
-    if len(stored.shape) != 2 or len(scales.shape) > 2:
-        return None
-    grid = scales.shape if len(scales.shape) == 2 else (prod(scales.shape), 1)
-    sizes = _block_sizes(stored.shape, grid, _stated_block(config))
-    if sizes is None:
-        return None
-    fits = all(-(-size // step) == n for size, step, n in zip(stored.shape, sizes, grid, strict=True))
-    if not fits and prod(scales.shape) != 1:
-        return None
-    zero = pieces.get(".weight_zero_point")
-
-    def read(begin: int, end: int) -> "Tensor":
-        from docs_sim.checkpoint.unpack import scaled
-
-        return scaled(stored.read(begin, end), _raw(scales), sizes, begin, None if zero is None else _raw(zero))
-
-    kind = "FP8" if stored.dtype.startswith("F8") else "INT8"
-    return Whole(stored.shape, f"{kind} ({_scale_words(grid)})", read, weight)
-
-
-def _scaled_stack(weight: str, scale: str, pieces: Pieces, config: Config) -> Whole | None:
-    """The same for stacked experts (E, out, in) or (E, in, out), with scales (E, ...) or one."""
-    stored, scales = pieces[weight], pieces[scale]
-    grid = {0: (1, 1), 1: (1, 1), 3: scales.shape[1:]}.get(len(scales.shape))
-    if grid is None or (prod(scales.shape) != 1 and scales.shape[0] != stored.shape[0]):
-        return None
-    sizes = _block_sizes(stored.shape[1:], grid, _stated_block(config))
-    if sizes is None or grid != tuple(-(-size // step) for size, step in zip(stored.shape[1:], sizes, strict=True)):
-        return None
-
-    def read(begin: int, end: int) -> "Tensor":
-        from docs_sim.checkpoint.unpack import scaled_stack
-
-        codes = stored.read(begin, end)
-        return scaled_stack(codes, _raw(scales) if prod(scales.shape) == 1 else scales.read(begin, end), sizes)
-
-    return Whole(stored.shape, f"FP8 ({_scale_words(grid)})", read, weight)
-
-
-def _stated_block(config: Config) -> tuple[int, ...] | None:
-    """The block of a scale (rows, columns) by the config: of FP8 checkpoints, or of compressed-tensors."""
-    stated = [config.get("weight_block_size"), *(one.get("block_structure") for one in _weight_settings(config))]
-    sizes = (tuple(block) for block in stated if isinstance(block, list) and len(block) == 2)
-    return next((size for size in sizes if all(type(length) is int and length > 0 for length in size)), None)
-
-
-def _weight_settings(config: Config) -> list[dict[str, Any]]:
-    """What compressed-tensors says of weights, for each of its groups."""
-    groups = config.get("config_groups")
-    groups = groups.values() if isinstance(groups, dict) else ()
-    weights = (group.get("weights") for group in groups if isinstance(group, dict))
-    return [one for one in weights if isinstance(one, dict)]
-
-
-def _block_sizes(
-    shape: tuple[int, ...], grid: tuple[int, ...], stated: tuple[int, ...] | None
-) -> tuple[int, ...] | None:
-    """As the config states them, or as the scales tell: squares, or runs of a row; None if nothing tells."""
-    if prod(grid) == 1 or grid in ((shape[0], 1), (1, shape[1])):
-        return (-(-shape[0] // grid[0]), -(-shape[1] // grid[1]))
-    if stated is not None:
-        return stated
-    if 0 in grid or any(size % count for size, count in zip(shape, grid, strict=True)):
-        return None
-    rows, columns = (size // count for size, count in zip(shape, grid, strict=True))
-    # Other blocks are rather something else, such as one scale for each of the matrices that were joined.
-    return (rows, columns) if rows in (1, columns) else None
-
-
-def _scale_words(grid: tuple[int, ...]) -> str:
-    return "one scale" if prod(grid) == 1 else "scales of rows" if 1 in grid else "scales of blocks"
-
-
 def _row_scaled(pieces: Pieces, _config: Config) -> Whole | None:
     """Bitsandbytes LLM.int8: rows scaled to 127."""
     stored, scales = pieces[".weight"], pieces[".SCB"]
@@ -238,11 +136,11 @@ def _row_scaled(pieces: Pieces, _config: Config) -> Whole | None:
 
     def read(begin: int, end: int) -> "Tensor":
         order = pieces.get(".weight_format")
-        if order is not None and bool(_raw(order).any()):
+        if order is not None and bool(raw_tensor(order).any()):
             raise InputError(
                 f"{stored.path}: {shown(stored.name)} is stored in tiles for one kind of GPU; save it anew"
             )
-        return stored.read(begin, end).float() * (_raw(scales).flatten()[begin:end, None].float() / 127)
+        return stored.read(begin, end).float() * (raw_tensor(scales).flatten()[begin:end, None].float() / 127)
 
     return Whole(stored.shape, "INT8 (bitsandbytes)", read)
 
@@ -251,7 +149,7 @@ def _blockwise(kind: str, pieces: Pieces, _config: Config) -> Whole | None:
     """Bitsandbytes nf4 and fp4: a code book, and a scale for each run of weights."""
     from docs_sim.checkpoint.unpack import quant_state
 
-    state = quant_state(_raw(pieces[f".weight.quant_state.bitsandbytes__{kind}"]))
+    state = quant_state(raw_tensor(pieces[f".weight.quant_state.bitsandbytes__{kind}"]))
     scales = prod(pieces[".weight.absmax"].shape)
     if (
         state is None
@@ -265,7 +163,7 @@ def _blockwise(kind: str, pieces: Pieces, _config: Config) -> Whole | None:
     def read(begin: int, end: int) -> "Tensor":
         from docs_sim.checkpoint.unpack import blockwise
 
-        raw = {ending: _raw(tensor) for ending, tensor in pieces.items() if "quant_state" not in ending}
+        raw = {ending: raw_tensor(tensor) for ending, tensor in pieces.items() if "quant_state" not in ending}
         return blockwise(raw, state)[begin:end]
 
     return Whole(state.shape, f"{kind.upper()} (bitsandbytes)", read)
@@ -293,10 +191,10 @@ def _gptq_or_awq(pieces: Pieces, config: Config) -> Whole | None:
     def read(begin: int, end: int) -> "Tensor":
         from docs_sim.checkpoint import unpack
 
-        raw = [_raw(pieces[ending]) for ending in (".qweight", ".qzeros", ".scales")]
+        raw = [raw_tensor(pieces[ending]) for ending in (".qweight", ".qzeros", ".scales")]
         if not packed_inputs:
             return unpack.awq(*raw)[begin:end]
-        g_idx = None if groups is None else _raw(groups)
+        g_idx = None if groups is None else raw_tensor(groups)
         return unpack.gptq(*raw, g_idx=g_idx, bits=bits, offset=offset)[begin:end]
 
     return Whole((out, inputs), f"{'GPTQ' if packed_inputs else 'AWQ'} {bits}-bit", read)
@@ -307,8 +205,8 @@ def _pack_quantized(pieces: Pieces, config: Config) -> Whole | None:
     packed, scales = pieces[".weight_packed"].shape, pieces[".weight_scale"].shape
     if len(packed) != 2 or len(scales) != 2 or prod(pieces[".weight_shape"].shape) != 2:
         return None
-    out, inputs = map(int, _raw(pieces[".weight_shape"]).flatten().tolist())
-    possible = [one["num_bits"] for one in _weight_settings(config) if one.get("num_bits") in _INTEGER_BITS]
+    out, inputs = map(int, raw_tensor(pieces[".weight_shape"]).flatten().tolist())
+    possible = [one["num_bits"] for one in weight_settings(config) if one.get("num_bits") in _INTEGER_BITS]
     bits = next((bits for bits in possible or _INTEGER_BITS if packed == (out, -(-inputs * bits // 32))), None)
     if bits is None or scales[0] != out or not scales[1] or inputs <= 0:
         return None
@@ -316,7 +214,7 @@ def _pack_quantized(pieces: Pieces, config: Config) -> Whole | None:
     def read(begin: int, end: int) -> "Tensor":
         from docs_sim.checkpoint.unpack import pack_quantized
 
-        raw = {ending: _raw(tensor) for ending, tensor in pieces.items()}
+        raw = {ending: raw_tensor(tensor) for ending, tensor in pieces.items()}
         return pack_quantized(raw, (out, inputs), bits)[begin:end]
 
     return Whole((out, inputs), f"INT{bits} (compressed-tensors)", read)
@@ -335,8 +233,8 @@ def _float4(weight: str, group: int, word: str, pieces: Pieces, _config: Config)
         return float4(
             packed.read(begin, end),
             scales.read(begin, end),
-            None if divisor is None else _raw(divisor),
-            None if factor is None else _raw(factor),
+            None if divisor is None else raw_tensor(divisor),
+            None if factor is None else raw_tensor(factor),
         )
 
     return Whole((packed.shape[0], 2 * packed.shape[1]), word, read)
@@ -359,14 +257,14 @@ def _mxfp4_experts(pieces: Pieces, _config: Config) -> Whole | None:
 
 
 FORMATS = (
-    Format({".weight": _FP8, ".weight_scale_inv": ()}, partial(_scaled, ".weight", ".weight_scale_inv")),
-    Format({".weight": _FP8, ".weight_scale": ()}, partial(_scaled, ".weight", ".weight_scale")),
-    Format({".weight": _FP8, ".scale": ()}, partial(_scaled, ".weight", ".scale")),
-    Format({".weight": _FP8, ".qscale_weight": ()}, partial(_scaled, ".weight", ".qscale_weight")),
-    *(Format({"": _FP8, scale: ()}, partial(_scaled, "", scale)) for scale in ("_scale_inv", "_scale")),
+    Format({".weight": FP8, ".weight_scale_inv": ()}, partial(scaled_weight, ".weight", ".weight_scale_inv")),
+    Format({".weight": FP8, ".weight_scale": ()}, partial(scaled_weight, ".weight", ".weight_scale")),
+    Format({".weight": FP8, ".scale": ()}, partial(scaled_weight, ".weight", ".scale")),
+    Format({".weight": FP8, ".qscale_weight": ()}, partial(scaled_weight, ".weight", ".qscale_weight")),
+    *(Format({"": FP8, scale: ()}, partial(scaled_weight, "", scale)) for scale in ("_scale_inv", "_scale")),
     Format(
         {".weight": ("I8",), ".weight_scale": ()},
-        partial(_scaled, ".weight", ".weight_scale"),
+        partial(scaled_weight, ".weight", ".weight_scale"),
         also=(".weight_zero_point",),
     ),
     Format({".weight": ("I8",), ".SCB": ()}, _row_scaled, also=(".weight_format",)),

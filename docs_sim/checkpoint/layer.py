@@ -109,21 +109,34 @@ def name_layer(
     slots, unnamed = _slots(layer, places, known)
     matrices = [slot.matrix(slot.entry.names[0], Part(slot.tensor, slot.entry.in_out)) for slot in slots if slot.whole]
     surroundings = _surroundings(matrices, heads)
-    doubts: dict[str | None, str] = {}
+    uncut: list[_Slot] = []
     for slot in slots:
-        if slot.whole:
-            continue
-        split = _split(slot, surroundings)
-        matrices += split
-        if not split:
-            unnamed |= slot.rejected(_uncut(slot))
-            if heads is not None or slot.entry.rule not in BY_HEADS:  # then its shape is not what the layout thinks
-                doubts.setdefault(slot.block, _uncut(slot))
-    for block, reason in doubts.items():
-        unnamed |= rejected((matrix for matrix in matrices if matrix.block == block and matrix.expert is None), reason)
-    matrices = [one for one in matrices if one.expert is not None or one.block not in doubts]
-    sound, contradictory = consistent(matrices, known.layout.unchecked)
-    return sound, unnamed | contradictory
+        if not slot.whole:
+            parts = _split(slot, surroundings)
+            matrices += parts
+            uncut += [] if parts else [slot]
+    for slot in uncut:
+        unnamed |= slot.rejected(_uncut(slot))
+    certain, doubtful = _certain(matrices, uncut, heads)
+    sound, contradictory = consistent(certain, known.layout.unchecked)
+    return sound, unnamed | doubtful | contradictory
+
+
+def _certain(
+    matrices: Sequence[WeightMatrix], uncut: Sequence[_Slot], heads: int | None
+) -> tuple[list[WeightMatrix], dict[str, Unnamed]]:
+    """The matrices without those of a block that is something else than the layout thinks.
+
+    So it is if a fused tensor cannot be cut although all is known that this needs.
+    """
+    reasons: dict[str | None, str] = {}
+    for slot in uncut:
+        if heads is not None or slot.entry.rule not in BY_HEADS:
+            reasons.setdefault(slot.block, _uncut(slot))
+    doubtful: dict[str, Unnamed] = {}
+    for block, reason in reasons.items():
+        doubtful |= rejected((one for one in matrices if one.block == block and one.expert is None), reason)
+    return [one for one in matrices if one.expert is not None or one.block not in reasons], doubtful
 
 
 def _slots(layer: int, places: Sequence[Place], known: KnownPaths) -> tuple[list[_Slot], dict[str, Unnamed]]:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 GROUPS = ("dense", "experts", "shared", "attn_experts", "shared_experts")
 
@@ -28,7 +29,12 @@ class Entry:
     reshaped: bool
 
 
-Meaning = tuple[Entry, int | None, int | None]  # its expert and its half of the layer, where the path has them
+class Meaning(NamedTuple):
+    """What a path stands for, with the numbers of its expert and its half of the layer, where the path has them."""
+
+    entry: Entry
+    expert: int | None = None
+    sub: int | None = None
 
 
 @dataclass(frozen=True)
@@ -68,12 +74,12 @@ class Layout:
     def meaning(self, path: str) -> Meaning | None:
         """What a path inside a layer stands for, its expert and its half of the layer."""
         if path in self.entries:
-            return self.entries[path], None, None
+            return Meaning(self.entries[path])
         for template, entry in self.templates:
             found = template.fullmatch(path)
             if found:
                 numbers = found.groupdict()
-                return entry, _number(numbers.get("expert")), _number(numbers.get("sub"))
+                return Meaning(entry, _number(numbers.get("expert")), _number(numbers.get("sub")))
         return None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from docs_sim.checkpoint.layout import GROUPS, Entry, Layout
 from docs_sim.checkpoint.matrix_names import ALIASES
@@ -198,14 +198,23 @@ def _entries(table: Mapping[str, Any]) -> dict[str, Entry]:
     return entries
 
 
-def _statements(table: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str | None, tuple[str, ...]]]:
-    """What a file says of paths inside a layer: (its key, the path, the group, the rule, the matrices)."""
+class _Statement(NamedTuple):
+    """What a file says of a path inside a layer, and under which key."""
+
+    key: str
+    path: str
+    group: str
+    rule: str | None
+    names: tuple[str, ...]
+
+
+def _statements(table: Mapping[str, Any]) -> Iterator[_Statement]:
     for group in GROUPS:
         for matrix, paths in table.get(group, {}).items():
             for path in paths:
-                yield f"{group}.{shown(matrix)}", path, group, None, (matrix,)
+                yield _Statement(f"{group}.{shown(matrix)}", path, group, None, (matrix,))
         for path, (rule, *names) in table.get("fused", {}).get(group, {}).items():
-            yield f"fused.{group}.{shown(path)}", path, group, rule, tuple(names)
+            yield _Statement(f"fused.{group}.{shown(path)}", path, group, rule, tuple(names))
 
 
 def _outside(table: Mapping[str, Any]) -> dict[str, str]:
