@@ -90,7 +90,11 @@ def _end(error: BaseException, arguments: list[str]) -> tuple[int, str]:
     if isinstance(error, _UsageError):
         command = f" {arguments[0]}" if arguments and arguments[0] in _COMMANDS else ""
         message = error.format_message().replace("Value error, ", "").rstrip(".")  # type: ignore[attr-defined]
-        return 2, message and f"{message}. See `docs-sim{command} --help`."  # without a command the help was shown
+        return (
+            2,
+            message
+            and f"{message.removesuffix('.')}{'' if message.endswith('?') else '.'} See `docs-sim{command} --help`.",
+        )  # without a command the help was shown
     if isinstance(error, InputError):
         return 2, str(error)
     if isinstance(error, KeyboardInterrupt):

@@ -32,8 +32,8 @@ Experts = Annotated[
     str,
     typer.Option(
         "--experts",
-        help="In mixture-of-experts layers: concat, shared, or the number of an expert. Where a layer has several "
-        "blocks: the name of one, such as sub0.",
+        help="In mixture-of-experts layers: concat, shared, dense (what stands beside the experts), or the number of "
+        "an expert. Where a layer has several blocks: the name of one, such as sub0.",
     ),
 ]
 Stack = Annotated[str | None, typer.Option("--stack", help="encoder or decoder, of a model that has both.")]

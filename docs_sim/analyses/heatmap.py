@@ -22,7 +22,7 @@ from docs_sim.indices.docs import QUANTILES, excess
 from docs_sim.indices.gini import mean_gini
 from docs_sim.indices.table import INDICES
 from docs_sim.report.choices import Format, Scale
-from docs_sim.report.files import RESULT, json_text, write_files
+from docs_sim.report.files import RESULT, check_replaceable, json_text, write_files
 from docs_sim.report.grids import GridFigure, draw_grid, figure_bytes
 
 if TYPE_CHECKING:
@@ -109,24 +109,34 @@ class Heatmap:
 
     def summary(self) -> list[str]:
         """What a reader wants to know before opening the figure, a line each."""
-        pairs = self.pairs().sort_values(self.index, ascending=False)
+        by = self.index if self._uniform else "excess"  # raw values of unlike shapes do not compare
+        pairs = self.pairs().sort_values(by, ascending=False)
         values = pairs[self.index]
         neighbours = values[pairs["layer_y"].astype(int) - pairs["layer_x"].astype(int) == 1]
-        closest = [f"{row.layer_x}-{row.layer_y} {getattr(row, self.index):.4f}" for row in pairs.head(3).itertuples()]
+        closest = [f"{row.layer_x}-{row.layer_y} {getattr(row, by):.4f}" for row in pairs.head(3).itertuples()]
         model = f"{self.model['architecture'] or 'architecture not stated'}, {self.model['dtype']}"
         return [
             f"{self.model['name']} ({model}), {self.subject}, {len(self.labels)} layers",
             f"  {self.index}: median {values.median():.4f}, from {values.min():.4f} to {values.max():.4f}; "
-            f"chance level {self.chance:.4f}",
+            f"chance level {self._chance_words}",
             *([f"  neighbouring layers: mean {neighbours.mean():.4f}"] if len(neighbours) else []),
-            f"  most similar layers: {', '.join(closest)}",
+            f"  most similar layers{'' if self._uniform else ' by excess'}: {', '.join(closest)}",
             *([] if np.isnan(self.gini) else [f"  Gini {self.gini:.4f}"]),
             f"  products and fits: {self.seconds:.1f} s on {self.settings['device']} in {self.settings['product']}",
         ]
 
+    @property
+    def _uniform(self) -> bool:
+        """Whether chance gives every pair the same."""
+        return bool(np.ptp(_off_diagonal(self.grid.chance)) == 0)
+
+    @property
+    def _chance_words(self) -> str:
+        levels = _off_diagonal(self.grid.chance)
+        return f"{self.chance:.4f}" if self._uniform else f"{levels.min():.4f} to {levels.max():.4f}"
+
     def to_dict(self) -> dict[str, Any]:
         """The result as plain values: what ``result.json`` holds (schema 1)."""
-        uniform = bool(np.ptp(_off_diagonal(self.grid.chance)) == 0)
         return {
             "schema": 1,
             "command": "heatmap",
@@ -138,7 +148,7 @@ class Heatmap:
             "values": self.values,
             "gini": self.gini,
             "chance": self.chance,
-            "chance_values": None if uniform else self.grid.chance,
+            "chance_values": None if self._uniform else self.grid.chance,
             "excess": self.excess,
             "fit": {
                 "location": self.grid.location,
@@ -166,7 +176,7 @@ class Heatmap:
         _check_choice("scale", scale, Scale)
         title = INDICES[self.index].title
         gini = "" if np.isnan(self.gini) else f"Gini {self.gini:.3f}, "
-        subtitle = f"{title}, {self.subject}, {gini}chance level {self.chance:.4f}"
+        subtitle = f"{title}, {self.subject}, {gini}chance level {self._chance_words}"
         label = f"{title}: excess over chance" if scale == "excess" else title
         values = self.excess if scale == "excess" else self.values
         return draw_grid(GridFigure(values, self.labels, str(self.model["name"]), subtitle, label, "layer", vmin, vmax))
@@ -180,11 +190,13 @@ class Heatmap:
         vmin: float | None = None,
         vmax: float | None = None,
     ) -> list[Path]:
-        """Write ``grid.csv``, ``pairs.csv``, ``heatmap.<format>`` and ``result.json``: each whole, in this order.
+        """Write ``grid.csv``, ``pairs.csv``, ``heatmap.<format>`` and ``result.json``: each whole, the last one last.
 
         Raises:
-            InputError: if the directory cannot be written, or an argument is unknown.
+            InputError: if the directory cannot be written or holds a result of something else, or an argument is
+                unknown.
         """
+        check_replaceable(Path(directory))
         formats = [formats] if isinstance(formats, str) else formats
         for suffix in formats:
             _check_choice("format", suffix, Format)

@@ -48,7 +48,7 @@ def parse_experts(experts: str | int) -> str | int:
         return int(text)
     if text not in ("concat", "shared") and not _BLOCK.fullmatch(text):
         raise InputError(
-            f"experts {shown(experts)}: give concat, shared or the number of an expert, or a block such as sub0"
+            f"experts {shown(experts)}: give concat, shared, dense or the number of an expert, or a block such as sub0"
         )
     return text
 
@@ -199,7 +199,7 @@ def _beside(taken: _ByLayer, members: _ByLayer) -> list[str]:
     names = {"shared": "the shared experts", DENSE: "the dense ones"}
     listed = " and ".join(names.get(str(part), str(part)) for part in beside)
     choices = " or ".join(f"--experts {part}" for part in beside)
-    return [f"{listed} of the same layers are not among the experts side by side; {choices} compares them"]
+    return [f"{listed} stand beside the experts in these layers and are left out; {choices} compares them"]
 
 
 def _unlike_shapes(matrices: Sequence[WeightMatrix]) -> list[str]:

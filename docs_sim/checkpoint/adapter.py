@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
 from docs_sim.checkpoint.merge import Update, merged, merged_experts, of_expert
 from docs_sim.checkpoint.patterns import by_pattern
@@ -54,9 +54,9 @@ class _Adapter:
         """lora_alpha / r, or over its root."""
         stated = self.ranks.get(path, self.config.get("r", 8))
         alpha = self.alphas.get(path, self.config.get("lora_alpha", 8))
-        if stated != rank:
+        if type(stated) is not int or stated != rank:
             raise InputError(f"{self.name}: {shown(path)} has rank {rank}, and {shown(stated)} by {_CONFIG}")
-        if not isinstance(alpha, int | float) or not abs(alpha) < _LARGEST_ALPHA:
+        if not isinstance(alpha, int | float) or isinstance(alpha, bool) or not abs(alpha) < _LARGEST_ALPHA:
             raise InputError(f"{self.name}: lora_alpha of {shown(path)} is {shown(alpha)}")
         return float(alpha) / (math.sqrt(rank) if self.config.get("use_rslora") else rank)
 
@@ -68,6 +68,7 @@ class _Base:
     tensors: dict[str, StoredTensor]
     by_ending: Mapping[str, list[str]]
     changed: dict[str, str] = field(default_factory=dict)  # tensor -> the module that changed it
+    ranks: dict[str, int] = field(default_factory=dict)  # module or parameter -> the rank of its update
 
     def change(self, target: str, module: str, adapter: _Adapter, tensor: StoredTensor) -> None:
         """Put ``tensor`` in place of ``target``, which a second module may not do again."""
@@ -127,10 +128,17 @@ def _number(parts: Sequence[str]) -> int:
     return next((place for place, part in enumerate(parts) if part.isdecimal()), len(parts))
 
 
+class Adapted(NamedTuple):
+    """The tensors of a base with an adapter on them, and the rank of every update that it has."""
+
+    tensors: dict[str, StoredTensor]
+    ranks: tuple[int, ...]
+
+
 def adapted(
     base: Mapping[str, StoredTensor], tensors: Mapping[str, StoredTensor], config: Mapping[str, Any], name: str
-) -> dict[str, StoredTensor]:
-    """The tensors of ``base`` with an adapter on them.
+) -> Adapted:
+    """A base with an adapter on it.
 
     Args:
         base: the tensors of the base, by name.
@@ -163,7 +171,7 @@ def adapted(
         _replace(changed, adapter, wanted, tensor)
     for module, pieces in modules.items():
         _adapt(changed, adapter, module, pieces)
-    return changed.tensors
+    return Adapted(changed.tensors, tuple(changed.ranks.values()))
 
 
 def _path(module: str) -> str:
@@ -187,6 +195,12 @@ def _check_kind(name: str, config: Mapping[str, Any]) -> None:
             f"{name}: was begun as {initial}, which changes the base; convert it with peft "
             "(save_pretrained with path_initial_model_for_weight_conversion) or merge it first"
         )
+    for key in ("use_rslora", "use_dora", "fan_in_fan_out"):
+        if not isinstance(config.get(key, False), bool | None):
+            raise InputError(f"{name}: {key} is {shown(config[key])}, and must be true or false")
+    for key, kind_of_value in (("rank_pattern", dict), ("alpha_pattern", dict), ("target_parameters", list)):
+        if not isinstance(config.get(key) or kind_of_value(), kind_of_value):
+            raise InputError(f"{name}: {key} is {shown(config[key])}, which is not of the kind that peft writes")
     beyond = [key for key in _OUT_OF_REACH if config.get(key)]
     if beyond:
         raise InputError(f"{name}: uses {beyond[0]}, which is not read; merge it with peft first")
@@ -227,8 +241,11 @@ def _adapt(base: _Base, adapter: _Adapter, module: str, pieces: Mapping[str, Sto
         raise InputError(f"{adapter.name}: lora_A and lora_B of {shown(module)} are {down.shape} and {up.shape}")
     for piece in pieces.values():
         piece.check_readable()
-    path = _path(module)
+    path, magnitude = _path(module), pieces.get("lora_magnitude_vector")
     stacked = _parameters(adapter.config, path)
+    if (magnitude is not None) != (bool(adapter.config.get("use_dora")) and not stacked):
+        has = "no lora_magnitude_vector" if magnitude is None else "a lora_magnitude_vector"
+        raise InputError(f"{adapter.name}: {shown(module)} has {has}, and use_dora is {adapter.config.get('use_dora')}")
     if stacked:
         _adapt_experts(base, adapter, stacked, down, up)
         return
@@ -239,10 +256,10 @@ def _adapt(base: _Base, adapter: _Adapter, module: str, pieces: Mapping[str, Sto
     turned = embedding or (bool(adapter.config.get("fan_in_fan_out")) and shape == stored.shape[::-1])
     if shape != (stored.shape[::-1] if turned else stored.shape) or up.shape[1] != rank:
         raise adapter.misfit(path, stored, (up.shape[0], down.shape[1]))
-    magnitude = pieces.get("lora_magnitude_vector")
-    if magnitude is not None and math.prod(magnitude.shape) != up.shape[0]:
+    if magnitude is not None and magnitude.shape != (up.shape[0],):
         raise adapter.misfit(path, stored, magnitude.shape)
     update = Update(down, up, magnitude, adapter.scaling(path, rank), turned)
+    base.ranks[module] = rank
     base.change(target, module, adapter, replace(stored, read=partial(merged, stored, update)))
 
 
@@ -260,7 +277,8 @@ def _adapt_experts(base: _Base, adapter: _Adapter, names: list[str], down: Store
             continue
         if shape not in (stored.shape[1:], stored.shape[:0:-1]):
             continue
-        scaling = adapter.scaling(name, down.shape[0] // stored.shape[0])
+        rank = down.shape[0] // stored.shape[0]
+        scaling, base.ranks[name] = adapter.scaling(name, rank), rank
         update = Update(down, up, None, scaling, turned=shape != stored.shape[1:])
         base.change(target, name, adapter, replace(stored, read=partial(merged_experts, stored, update)))
         return
@@ -281,7 +299,8 @@ def _adapt_each(base: _Base, adapter: _Adapter, name: str, down: StoredTensor, u
             continue
         if any(base.tensors[target].shape != each for group in groups for target in group):
             continue
-        whole = Update(down, up, None, adapter.scaling(name, down.shape[0] // experts), turned=False)
+        rank = down.shape[0] // experts
+        whole, base.ranks[name] = Update(down, up, None, adapter.scaling(name, rank), turned=False), rank
         for place, group in enumerate(groups):
             for expert, target in enumerate(group):
                 stored = base.tensors[target]

@@ -3,7 +3,7 @@
 import gc
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,7 +38,7 @@ class Checkpoint:
         towers: which parts of a multimodal model have layers: ``language``, ``vision``, ``audio``.
         tower: the part that was opened.
         layout_file: the user's file that says how the model names its tensors; None if a built-in layout does.
-        unused_paths: what that file says of paths that no tensor has.
+        unused_paths: the matrices inside layers that this file names and no tensor is.
         adapter_ranks: of each module that the adapter changes; empty without one.
     """
 
@@ -131,7 +131,7 @@ def open_checkpoint(
         offline: whether to do without the network, which is used only for a Hub id that is not in the cache.
         tower: of a multimodal model: ``language``, ``vision`` or ``audio``.
         layout: a TOML file that says how this model names its tensors; the built-in layouts if None.
-        arrived: is called with every number of bytes that arrives over the network, now or later, by any thread.
+        arrived: called with the bytes of safetensors files that arrive over the network, now or later, by any thread.
 
     Raises:
         InputError: one line that says what is missing or not valid, and where.
@@ -143,7 +143,6 @@ def open_checkpoint(
     if tower not in TOWERS:
         raise InputError(f"unknown tower {shown(tower)}; known: {', '.join(TOWERS)}")
     layout_file = None if layout is None else Path(layout)
-    known = None if layout_file is None else [read_layout(layout_file)]
     adapter, base = split_adapter(model)
     if adapter is not None and not (adapter and str(base)):
         raise InputError(f"{shown(str(model))}: a + joins ADAPTER+BASE, and one of the two is missing")
@@ -152,16 +151,16 @@ def open_checkpoint(
         found = find_adapter(adapter, offline=offline, arrived=arrived)
         source = replace(source, name=f"{found.name}+{source.name}", adapter=found)
     with _no_collection():
-        return replace(_open(source, tower, known), layout_file=layout_file)
+        return _open(source, tower, layout_file)
 
 
-def _open(source: Source, tower: str, known: Sequence[Layout] | None) -> Checkpoint:
+def _open(source: Source, tower: str, layout_file: Path | None) -> Checkpoint:
+    known = None if layout_file is None else [read_layout(layout_file)]
     tensors, config = read_files(source)
     ranks: tuple[int, ...] = ()
     if source.adapter is not None:
         pieces, adapter_config = read_adapter(source.adapter)
-        tensors = adapted(tensors, pieces, adapter_config, source.adapter.name)
-        ranks = _ranks(pieces, adapter_config)
+        tensors, ranks = adapted(tensors, pieces, adapter_config, source.adapter.name)
     elif any(_DOWN.search(name) for name in tensors) and all(map(_of_adapter, tensors)):
         raise InputError(f"{source.weights}: is a LoRA adapter; join it to its base: {source.weights}+BASE")
     naming = name_tensors(tensors, config, tower, known)
@@ -178,7 +177,7 @@ def _open(source: Source, tower: str, known: Sequence[Layout] | None) -> Checkpo
         unnamed=naming.unnamed,
         towers=towers,
         tower=tower,
-        layout_file=None,
+        layout_file=layout_file,
         unused_paths=unused_paths(known[0], tensors) if known else (),
         adapter_ranks=ranks,
         _matrices=naming.matrices,
@@ -194,13 +193,6 @@ def _wanted(layout: Layout) -> str:
 def _of_adapter(name: str) -> bool:
     """Whether peft names a tensor of an adapter like this; models with LoRA inside have tensors of other names."""
     return name.startswith("base_model.model.")
-
-
-def _ranks(pieces: Mapping[str, StoredTensor], config: Mapping[str, Any]) -> tuple[int, ...]:
-    """The rank of each module of an adapter that fits its base; stacked experts have theirs side by side."""
-    stated = config.get("r") if config.get("target_parameters") else None
-    downs = [piece for name, piece in pieces.items() if _DOWN.search(name)]
-    return tuple(stated if isinstance(stated, int) else down.shape[0] for down in downs)
 
 
 @contextmanager

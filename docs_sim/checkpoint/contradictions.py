@@ -18,13 +18,15 @@ _RELATIONS: tuple[_Relation, ...] = (
     (("attn_q", 1), ("attn_v", 1)),
     (("attn_o", 0), ("mlp_down", 0)),
 )
+# LongCat-Flash has experts that hand on what they get, and transformers stores weights that they do not use.
+_IDLE = "of an expert without mlp_down, which uses no weights"
 _HEADS_OF_ONE_WIDTH: _Relation = (("attn_q", 0), ("attn_o", 1))
 
 
 def consistent(
     matrices: Sequence[WeightMatrix], unchecked: Container[str] = ()
 ) -> tuple[list[WeightMatrix], dict[str, Unnamed]]:
-    """The matrices, but for those of a block of the layer or of one expert that contradicts itself; and these.
+    """The matrices, but for those of a block of the layer or of an expert that contradicts itself or is idle; these.
 
     Args:
         matrices: of one layer.
@@ -33,9 +35,14 @@ def consistent(
     groups: dict[tuple[str | None, int | str | None], list[WeightMatrix]] = defaultdict(list)
     for matrix in matrices:
         groups[matrix.block, matrix.expert].append(matrix)
+    complete = {block for (block, expert), group in groups.items() if isinstance(expert, int) and _writes(group)}
+    idle = {
+        key for key, group in groups.items() if key[0] in complete and isinstance(key[1], int) and not _writes(group)
+    }
     contradictions = {key: found for key, group in groups.items() if (found := _contradiction(group, unchecked))}
-    sound = [matrix for matrix in matrices if (matrix.block, matrix.expert) not in contradictions]
-    unnamed: dict[str, Unnamed] = {}
+    sound = [one for one in matrices if (one.block, one.expert) not in contradictions.keys() | idle]
+    names = (name for key in idle for matrix in groups[key] for name in matrix.tensors)
+    unnamed = {name: Unnamed(name, _IDLE) for name in names}
     for key, reason in contradictions.items():
         unnamed |= rejected(groups[key], reason)
     return sound, unnamed
@@ -47,6 +54,10 @@ def _contradiction(group: Sequence[WeightMatrix], unchecked: Container[str]) -> 
         if left in shapes and right in shapes and shapes[left][left_axis] != shapes[right][right_axis]:
             return f"its layer has {left} {shapes[left]} and {right} {shapes[right]} (out, in), a contradiction"
     return None
+
+
+def _writes(group: Sequence[WeightMatrix]) -> bool:
+    return any(matrix.name == "mlp_down" for matrix in group)
 
 
 def _relations(shapes: Mapping[str, tuple[int, int]]) -> tuple[_Relation, ...]:

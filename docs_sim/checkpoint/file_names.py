@@ -1,6 +1,6 @@
 """Names of files that somebody else wrote: an index of shards, the listing of a repository."""
 
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 
 def stays_inside(name: str) -> bool:
@@ -13,3 +13,11 @@ def stays_inside(name: str) -> bool:
     """
     path = PurePosixPath(name)
     return not path.is_absolute() and ".." not in path.parts and not set(name) & set("\\:\0")
+
+
+def is_file(path: Path) -> bool:
+    """Whether a file is there; not if its name is one that no file system takes."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False

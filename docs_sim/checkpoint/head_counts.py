@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 _HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads", "attention_heads")
-# Where multimodal models keep the config of a part.
 _DEEPEST = 4  # parts of parts
+# Where multimodal models keep the config of a part.
 _PARTS = {
     "language": ("text_config", "language_config", "llm_config", "thinker_config", "text_model_config"),
     "vision": ("vision_config", "vision_model_config", "visual"),

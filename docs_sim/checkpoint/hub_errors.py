@@ -84,7 +84,7 @@ def explained(hub_id: str, revision: str | None) -> Iterator[None]:
 
 
 def _told(hub_id: str, revision: str | None, error: BaseException) -> InputError | None:
-    """None for what is a fault of the program."""
+    """None for what neither the Hub, nor the network, nor this disk can have done."""
     from huggingface_hub.errors import FileMetadataError, LocalEntryNotFoundError
 
     if isinstance(error, LocalEntryNotFoundError) and error.__cause__ is not None:
@@ -98,7 +98,7 @@ def _told(hub_id: str, revision: str | None, error: BaseException) -> InputError
         kind = UnreachableError if is_passing(status) else InputError
         return kind(f"{hub_id}: {status_told(status)}")
     if isinstance(error, FileMetadataError) or _is_unreadable(error):
-        return unexpected(hub_id, f"something else ({type(error).__name__})")
+        return unexpected(hub_id, f"something else ({type(error).__name__}: {shown(str(error))})")
     return _of_disk(error) or _of_connection(hub_id, error)
 
 

@@ -89,6 +89,7 @@ _VALUES = {
     "in_out": _PATHS_OR_ALL,
 }
 _TABLES = {**dict.fromkeys((*GROUPS, "outside"), _PATHS), "others": _TEXT, "marked": _MARK}
+_ABOVE = ("extends", "in_out", "model_types", "requires", "reshaped", "unchecked")  # no path is called like these
 _KEYS = sorted({*_VALUES, *_TABLES, "fused"})
 
 
@@ -117,6 +118,8 @@ def _check_table(key: str, value: object, kind: _Kind) -> None:
     if not isinstance(value, dict):
         raise InputError(f"{key} must be a table, [{key}]")
     for inner, one in value.items():
+        if inner in _ABOVE:
+            raise InputError(f"{inner} belongs above the first [table]; below [{key}] it counts to that")
         _check_kind(f"{key}.{shown(inner)}", one, kind)
 
 
@@ -248,7 +251,7 @@ def _check_path(key: str, path: str, placeholders: Collection[str]) -> None:
 
 
 def unused_paths(layout: Layout, names: Iterable[str]) -> tuple[str, ...]:
-    """What the file of a layout says of paths that no tensor has."""
+    """The matrices inside layers that the file of a layout names and no tensor is."""
     inside = {name.removesuffix(".weight") for name in names}
     patterns = {path: re.compile(rf".*\.\d{{1,6}}\.{_pattern(path)}") for path in layout.stated}
     return tuple(path for path, pattern in patterns.items() if not any(map(pattern.fullmatch, inside)))

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from docs_sim.checkpoint.dequantize import dequantized
+from docs_sim.checkpoint.file_names import is_file
 from docs_sim.checkpoint.file_state import FileState
 from docs_sim.checkpoint.gguf import read_gguf_tensors
 from docs_sim.checkpoint.header import FLOATS, TensorHeader, read_header
+from docs_sim.checkpoint.json_files import read_json, read_weight_map
 from docs_sim.checkpoint.remote import RemoteFile
-from docs_sim.checkpoint.shard_index import is_file, read_json, read_weight_map
 from docs_sim.checkpoint.source import Source
 from docs_sim.checkpoint.stored import StoredTensor
 from docs_sim.errors import InputError, shown

@@ -120,7 +120,7 @@ class RemoteFile:
             if attempts > _ATTEMPTS:
                 raise InputError(f"{self.name}: {reason}; run again to go on from there")
             if attempts:
-                time.sleep(_PATIENCE * 2**attempts)
+                time.sleep(_PATIENCE * 2 ** (attempts - 1))
             renewed = renewed and gaps == before
             before = gaps
             try:
@@ -131,9 +131,7 @@ class RemoteFile:
                 if status in _EXPIRED and not renewed:
                     self.address, renewed = self.renewed(), True
                 elif status and not is_passing(status):
-                    raise InputError(
-                        f"{self.name}: the server refuses ({status}); run again, or log in anew"
-                    ) from error
+                    raise InputError(f"{self.name}: {reason}") from error
 
     def _stream(self, begin: int, end: int) -> None:
         """Fetch [begin, end) as far as the connection holds."""

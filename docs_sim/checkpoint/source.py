@@ -9,10 +9,11 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
+from docs_sim.checkpoint.file_names import is_file
 from docs_sim.checkpoint.hub import NotCachedError, cached_snapshot
 from docs_sim.checkpoint.hub_errors import UnreachableError
+from docs_sim.checkpoint.json_files import read_weight_map
 from docs_sim.checkpoint.repository import Repository, cache_directory, is_offline, open_repository
-from docs_sim.checkpoint.shard_index import is_file, read_weight_map
 from docs_sim.errors import InputError, shown
 
 BUILT_IN = {

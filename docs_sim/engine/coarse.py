@@ -13,6 +13,7 @@ BLOCK = 32  # the number of neurons is filled up with zeros to a multiple of it
 _REACH = 4.0  # deviations of a coordinate that int8 spans: what lies beyond is rare and clipped
 _LARGEST = 127
 _FINE_LARGEST = 32767
+_PER_NEURON = 3 * 4  # bytes of steps, noise and lean
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,7 @@ def coarse_neurons(matrix: Tensor, device: torch.device, room: Tensor | None = N
     if room is None or room.nbytes != coarse_bytes(n, m):
         room = torch.empty(coarse_bytes(n, m), dtype=torch.uint8, device=device)
     length, places = rotated_length(n), padded(m)
-    steps, noise, lean = room[: 12 * places].view(torch.float32).view(3, places)
-    fine = room[12 * places : (12 + 2 * length) * places].view(torch.int16).view(places, length)
-    rows = room[(12 + 2 * length) * places :].view(torch.int8).view(places, length)
+    rows, fine, steps, noise, lean = _tensors_in(room, places, length)
     unit = _REACH / (_LARGEST * math.sqrt(length))
     filled = 0
     for chunk in unit_columns(matrix, torch.float32, device):
@@ -100,6 +99,16 @@ def coarse_neurons(matrix: Tensor, device: torch.device, room: Tensor | None = N
     return neurons
 
 
+def _tensors_in(room: Tensor, places: int, length: int) -> tuple[Tensor, ...]:
+    """Views of the bytes of ``room``, as many as ``coarse_bytes``: rows, fine, steps, noise, lean."""
+    per_neuron, fine, rows = room.split([_PER_NEURON * places, 2 * length * places, length * places])
+    return (
+        rows.view(torch.int8).view(places, length),
+        fine.view(torch.int16).view(places, length),
+        *per_neuron.view(torch.float32).view(-1, places),
+    )
+
+
 def padded(m: int) -> int:
     """The number of neurons with the zeros behind them."""
     return -(-m // BLOCK) * BLOCK
@@ -107,7 +116,7 @@ def padded(m: int) -> int:
 
 def coarse_bytes(n: int, m: int) -> int:
     """Memory that the coarse form of a matrix (n, m) takes."""
-    return (12 + 3 * rotated_length(n)) * padded(m)
+    return (_PER_NEURON + 3 * rotated_length(n)) * padded(m)
 
 
 def same_coarse_neurons(x: CoarseNeurons, y: CoarseNeurons) -> bool:

@@ -17,8 +17,8 @@ from docs_sim.indices.docs import QUANTILES, Matches, Tile, best_matches, same_n
 from docs_sim.indices.gumbel import fit_gumbel
 
 Pair = tuple[int, int]
-# Section 2 of the design promises 2e-5 of float64; the rest is left for float32 and for what the estimate neglects.
-TOLERANCE = 1.8e-5
+# Every number shall be within 2e-5 of float64; the rest is left for float32.
+_TOLERANCE = 1.8e-5
 _ERRORS = 3  # standard errors that have to fit into it
 
 
@@ -105,7 +105,7 @@ class PairComparer:
         if same_coarse_neurons(x, y):
             return _PARALLEL, _PARALLEL
         # The error of a neuron that is the best match of many does not average out: it counts in full.
-        if not _ERRORS * math.hypot(x.fine_error, y.fine_error) <= TOLERANCE:
+        if not _ERRORS * math.hypot(x.fine_error, y.fine_error) <= _TOLERANCE:
             return None
         matches = self._screener.best_matches(x, y)
         return None if matches is None else (_fit(matches[0]), _fit(matches[1]))

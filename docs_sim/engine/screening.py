@@ -1,7 +1,8 @@
 """The best match of every neuron: coarse products tell where it can be, and all that is there is computed finely.
 
-Of the coarse products of a neuron with a block of others only the largest is kept. Errors of coarse products are known,
-so most blocks cannot hold the best match; in those that can, every cosine is computed from the fine neurons.
+Of the coarse products of a neuron with a block of others only the largest is kept. How far rounding moves a product is
+known, as a standard deviation: so most blocks do not hold the best match, and in the others every cosine is computed
+from the fine neurons.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,22 +12,21 @@ from torch import Tensor
 
 from docs_sim.engine.coarse import BLOCK, CoarseNeurons, padded
 
-# Shapes for which screening was faster, measured on two cores.
-_LEAST_NEURONS = 1024
-_LENGTHS = range(128, 2**16 + 1)
+_LEAST_NEURONS = 1024  # below, screening costs more than it saves: measured on two cores
+_LENGTHS = range(128, 2**16 + 1)  # shorter ones gain nothing either; products of twice as long ones overflow int32
 _SQUARE = 16_384  # neurons a side whose block maxima are held at once, a multiple of every tile
-# Of each error that could hide a best match: its own and its rival's, by this neuron's rounding and by theirs. All four
-# would have to be that large at once.
+# Of each of the four errors that could hide a best match: in its product and in its rival's, by the rounding of this
+# neuron and of theirs. Where these are alike it makes 5 of their sum: one in 3 million is exceeded.
 _DEVIATIONS = 2.5
 _MOST_CANDIDATES = 1 / 8  # of all blocks: beyond it the plain float32 product is as fast
 _GROUP = 64  # neurons that are compared with a block at once
 
 
 class Screener:
-    """Finds best matches; keeps its buffers from pair to pair, since fresh memory costs more than what is done in it.
+    """Finds best matches; keeps tile and maxima from pair to pair, since fresh memory costs more than the sums.
 
     Args:
-        rows: of a tile of products.
+        rows: of a tile of products, a multiple of ``BLOCK``.
         most_neurons: of any matrix.
         device: where the neurons are.
     """
@@ -117,7 +117,10 @@ def _reach(neurons: CoarseNeurons, level: float) -> Tensor:
 
 
 def _candidates(best: Tensor, neurons: CoarseNeurons, others: CoarseNeurons, members: Tensor, maxima: Tensor) -> Tensor:
-    """(m, blocks): whether the best match of a neuron, if above ``best``, can be in a block with these ``members``."""
+    """(m, blocks): whether the best match of a neuron, if above ``best``, may be in a block with these ``members``.
+
+    ``maxima`` is overwritten.
+    """
     step = neurons.unit * others.unit
     level = float(maxima.amax()) * step
     own, of_members = (_reach(side, level).div(step).ceil_().int() for side in (neurons, others))

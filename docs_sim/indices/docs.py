@@ -147,6 +147,9 @@ def docs_mean(x: ArrayLike | Tensor, y: ArrayLike | Tensor) -> float:
 
 
 def _similarity(x: ArrayLike | Tensor, y: ArrayLike | Tensor, matches: Matches) -> float:
+    unread = next((side for side in (x, y) if hasattr(side, "load")), None)
+    if unread is not None:
+        raise TypeError(f"expected a matrix of numbers, not a {type(unread).__name__}; give what its load() returns")
     sides = [side.detach() if isinstance(side, Tensor) else torch.tensor(np.asarray(side)) for side in (x, y)]
     for side in sides:
         if side.dim() != 2 or 0 in side.shape or side.is_complex():

@@ -42,8 +42,9 @@ def reserved(directory: Path) -> Iterator[None]:
     If the work fails, the directories that were made for it go again.
 
     Raises:
-        InputError: if it cannot be made or written.
+        InputError: if it cannot be made or written, or holds a result of something else.
     """
+    check_replaceable(directory)
     made: list[Path] = []
     try:
         try:
@@ -88,11 +89,21 @@ def earlier_result(directory: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def write_files(directory: Path, contents: Mapping[str, bytes], stale: Iterable[str] = ()) -> list[Path]:
-    """Write all files under temporary names, then rename them in this order: nobody ever sees half a file.
+def check_replaceable(directory: Path) -> None:
+    """Nothing but results of docs-sim is replaced.
 
-    ``RESULT`` stands for the whole: an earlier one goes first and the new one, which must be among ``contents``, comes
-    last, so that where it is, all files are of one run. Of an earlier result, files called like one of ``stale`` go.
+    Raises:
+        InputError: if ``RESULT`` is there and of something else.
+    """
+    if (directory / RESULT).is_file() and "docs_sim" not in earlier_result(directory):
+        raise InputError(f"{directory / RESULT}: is not of docs-sim and would be lost; choose another directory")
+
+
+def write_files(directory: Path, contents: Mapping[str, bytes], stale: Iterable[str] = ()) -> list[Path]:
+    """Write all files under temporary names, then rename them: nobody ever sees half a file.
+
+    ``RESULT`` stands for the whole: an earlier one goes first, with files called like one of ``stale``, and the new
+    one, which must be among ``contents``, comes last: where it is, all files are of one run.
 
     Raises:
         InputError: if the directory cannot be written, or a directory has the name of a file.
@@ -108,11 +119,10 @@ def write_files(directory: Path, contents: Mapping[str, bytes], stale: Iterable[
             path.write_bytes(content)
         with _locked(directory):
             earlier = any(path.exists() for path in temporary)
-            (directory / RESULT).unlink(missing_ok=True)
+            for name in (RESULT, *stale) if earlier else ():
+                (directory / name).unlink(missing_ok=True)
             for path in sorted(temporary, key=lambda path: path.name == RESULT):
                 temporary[path].replace(path)
-            for name in stale if earlier else ():
-                (directory / name).unlink(missing_ok=True)
     except OSError as error:
         raise InputError(f"{directory}: cannot be written: {error.strerror}") from error
     finally:

@@ -253,7 +253,7 @@ def test_failed_save_leaves_whole_files(step, before, small, tmp_path, monkeypat
     directory.mkdir()
     if before == "old files":
         for name in FILES:
-            (directory / name).write_text("old")
+            (directory / name).write_text("old" if name != "result.json" else '{"docs_sim": "0"}')
     expected = {path.name: path.read_bytes() for path in directory.iterdir()}
     count, replace = 0, Path.replace
 

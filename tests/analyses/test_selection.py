@@ -132,7 +132,12 @@ def test_one_expert_of_each_layer(experts, key, moe):
 
 @pytest.mark.parametrize(
     ("experts", "words"),
-    [("9", "there are 0-3, shared"), (4, "there are 0-3, shared"), ("all", "concat, shared or"), ("-1", "concat, sh")],
+    [
+        ("9", "there are 0-3, shared"),
+        (4, "there are 0-3, shared"),
+        ("all", "concat, shared, dense or"),
+        ("-1", "concat, sh"),
+    ],
 )
 def test_expert_that_is_not_there(experts, words, moe):
     with pytest.raises(InputError, match=words):
@@ -217,10 +222,10 @@ def inkling(shared) -> Checkpoint:
 
 def test_dense_blocks_are_not_joined_to_the_experts(longcat):
     selection = select_layers(longcat, "mlp_up")
-    assert [one.shape for one in selection.matrices] == [(64, 6 * 40)] * 2
+    assert [one.shape for one in selection.matrices] == [(64, 4 * 40)] * 2
     assert selection.experts == "concat"
     assert selection.notes == [
-        "sub0 and sub1 of the same layers are not among the experts side by side; "
+        "sub0 and sub1 stand beside the experts in these layers and are left out; "
         "--experts sub0 or --experts sub1 compares them"
     ]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 COMMIT = "c" * 40
 
 
-@dataclass
+@dataclass(slots=True)
 class Hub:
     """What the server has, how it behaves, and what it did.
 

@@ -265,6 +265,11 @@ FAULTS = {
         "alora_invocation_tokens",
     ),
     "a pattern that is none": (lambda path: change(path, rank_pattern={"q_proj(": 4}), r"'q_proj\(' is no regular"),
+    "DoRA without its lengths": (lambda path: change(path, use_dora=True), "no lora_magnitude_vector"),
+    "a text for a truth value": (lambda path: change(path, use_rslora="false"), "use_rslora is 'false'"),
+    "a truth value for a number": (lambda path: change(path, lora_alpha=True), "lora_alpha of .* is True"),
+    "patterns in a list": (lambda path: change(path, rank_pattern=["q_proj"]), "rank_pattern is"),
+    "parameters in a text": (lambda path: change(path, target_parameters="mlp.experts.up"), "target_parameters is"),
     "a piece twice": (name_twice, "lora_A of .* twice"),
     "two updates of one module": (nest, "would both be"),
     "an embedding and a linear layer in one": (
@@ -342,3 +347,27 @@ def test_path_with_a_plus_is_a_path(adapter, tmp_path):
     assert open_checkpoint(tmp_path / "a+b").name == "a+b"
     with pytest.raises(InputError, match="no such adapter"):
         open_checkpoint(f"nothing+{tmp_path / 'a+b'}")
+
+
+@pytest.mark.parametrize("case", ["DoRA", "experts"])
+def test_lengths_that_the_config_does_not_announce_are_refused(case, adapter):
+    path, base, _ = adapter(*ADAPTERS[case])
+    change(path, use_dora=False)
+    tensors = load_file(path / "adapter_model.safetensors")
+    more = {
+        name.replace("lora_B.weight", "lora_magnitude_vector"): torch.ones(len(one))
+        for name, one in tensors.items()
+        if "lora_B" in name
+    }
+    save_file(tensors | more, path / "adapter_model.safetensors")
+    with pytest.raises(InputError, match="a lora_magnitude_vector, and use_dora is False"):
+        open_checkpoint(f"{path}+{base}")
+
+
+def test_ranks_are_those_of_every_update(adapter):
+    """Patterns, and experts whose updates are stored side by side."""
+    settings = {"target_modules": ["q_proj", "v_proj"], "rank_pattern": {"v_proj": 6}, **STACKED}
+    path, base, _ = adapter("qwen3_moe", settings)
+    ranks = open_checkpoint(f"{path}+{base}").adapter_ranks
+    layers = len(open_checkpoint(base).layers)
+    assert sorted(ranks) == [4] * (3 * layers) + [6] * layers

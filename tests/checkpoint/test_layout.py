@@ -52,7 +52,6 @@ BEYOND_THE_TRUTH = {
     **{folder: {(None, f"cross_{side}") for side in "qkvo"} for folder in ("bart", "mbart", "mm_mllama")},
     **{folder: {(None, "attn_gate")} for folder in ("hrm_text", "hy_v4", "minimax")},
     "jetmoe": {(None, "router")},
-    "longcat_flash": {(None, "mlp_gate"), (None, "mlp_up")},
     "s2s_nllb-moe": {(None, "mlp_up"), (None, "mlp_down")},
 }
 

@@ -117,8 +117,8 @@ def test_within_2e_5_of_float64(n: int, m: int, kind: str, storage: torch.dtype)
 
 @pytest.mark.usefixtures("int8_products")
 @pytest.mark.parametrize("kind", ["independent", "0.3", "shared coordinates", "hub", "copies", "near copies"])
-def test_structure_does_not_fool_the_error_estimate(kind: str) -> None:
-    """Many neurons make each rounding error small on average, unless the neurons share it."""
+def test_structured_neurons(kind: str) -> None:
+    """Many neurons make each rounding error small on average, unless they share it; copies have many rivals."""
     x, y = related(1024, 5000, kind, seed=5)
     assert off_by(x, y) < 2e-5
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from docs_sim.errors import InputError
-from docs_sim.report.files import earlier_result, write_files
+from docs_sim.report.files import check_replaceable, earlier_result, reserved, write_files
 
 
 def files(mark: str, *, figure: str = "png") -> dict[str, bytes]:
@@ -56,6 +56,17 @@ def test_stale_figures_go_also_after_a_run_that_failed(tmp_path, failing_replace
     monkeypatch.undo()
     write_files(tmp_path, files("new"), stale=["heatmap.svg"])
     assert contents(tmp_path) == dict.fromkeys(["result.json", "grid.csv", "heatmap.png"], "new")
+
+
+@pytest.mark.parametrize("other", ["mine", '{"loss": 0.1}', "[]", "\0"])
+def test_results_of_others_are_not_replaced(other, tmp_path):
+    (tmp_path / "result.json").write_text(other)
+    with pytest.raises(InputError, match="not of docs-sim"):
+        check_replaceable(tmp_path)
+    with pytest.raises(InputError, match="not of docs-sim"), reserved(tmp_path):
+        pass
+    (tmp_path / "result.json").write_text('{"docs_sim": "0.1.0"}')
+    check_replaceable(tmp_path)
 
 
 def test_figures_of_others_stay(tmp_path):

@@ -45,11 +45,3 @@ def read_weight_map(index: Path) -> dict[str, str]:
     if outside is not None:
         raise InputError(f"{index}: names a shard outside its directory: {shown(outside)}")
     return {name: plain[shard] for name, shard in weight_map.items()}
-
-
-def is_file(path: Path) -> bool:
-    """Whether a file is there; not if its name is one that no file system takes."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
