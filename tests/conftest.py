@@ -152,3 +152,22 @@ def moe_tensors() -> Callable[..., Tensors]:
         }
 
     return make
+
+
+@pytest.fixture
+def failing_replace(monkeypatch):
+    """Make the ``step``-th renaming fail."""
+
+    def make(step: int) -> None:
+        replace, count = Path.replace, 0
+
+        def failing(self: Path, target: Path) -> Path:
+            nonlocal count
+            count += 1
+            if count == step:
+                raise OSError(28, "No space left on device")
+            return replace(self, target)
+
+        monkeypatch.setattr(Path, "replace", failing)
+
+    return make

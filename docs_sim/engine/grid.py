@@ -67,7 +67,8 @@ def docs_grid(
         progress: called with the number of pairs that were just finished.
 
     Returns:
-        Every number within 2e-5 of float64 on the stored weights.
+        Every number within 2e-5 of float64 on the stored weights, unless these were built against the rotation that
+        comes before the rounding to int8.
 
     Raises:
         InputError: if n differs, a matrix holds NaN, infinity or only zero columns, or the budget is not above zero.

@@ -248,28 +248,18 @@ def test_save_writes_all_files(small, tmp_path):
 
 @pytest.mark.parametrize("before", ["nothing", "old files"])
 @pytest.mark.parametrize("step", [1, 3])
-def test_failed_save_leaves_whole_files(step, before, small, tmp_path, monkeypatch):
+def test_failed_save_leaves_whole_files(step, before, small, tmp_path, failing_replace):
     directory = tmp_path / "o"
     directory.mkdir()
     if before == "old files":
         for name in FILES:
             (directory / name).write_text("old" if name != "result.json" else '{"docs_sim": "0"}')
     expected = {path.name: path.read_bytes() for path in directory.iterdir()}
-    count, replace = 0, Path.replace
-
-    def failing(self: Path, target: Path) -> Path:
-        nonlocal count
-        count += 1
-        if count == step:
-            raise OSError(28, "No space left on device")
-        return replace(self, target)
-
-    monkeypatch.setattr(Path, "replace", failing)
+    new = {path.name: path.read_bytes() for path in small.save(tmp_path / "whole")}
+    failing_replace(step)
     with pytest.raises(InputError, match="No space left"):
         small.save(directory)
     after = {path.name: path.read_bytes() for path in directory.iterdir()}
-    monkeypatch.undo()
-    new = {path.name: path.read_bytes() for path in small.save(tmp_path / "whole")}
     assert after.keys() <= FILES
     assert all(content in (expected.get(name), new[name]) for name, content in after.items())
     assert "result.json" not in after, "neither the old one nor the new one fits files of two runs"

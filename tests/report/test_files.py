@@ -19,25 +19,6 @@ def contents(directory: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in directory.iterdir()}
 
 
-@pytest.fixture
-def failing_replace(monkeypatch):
-    """Make the ``step``-th renaming fail."""
-
-    def make(step: int) -> None:
-        replace, count = Path.replace, 0
-
-        def failing(self: Path, target: Path) -> Path:
-            nonlocal count
-            count += 1
-            if count == step:
-                raise OSError(28, "No space left on device")
-            return replace(self, target)
-
-        monkeypatch.setattr(Path, "replace", failing)
-
-    return make
-
-
 @pytest.mark.parametrize("step", [1, 2, 3])
 def test_where_a_result_is_all_files_are_of_its_run(step, tmp_path, failing_replace):
     write_files(tmp_path, files("old"))
