@@ -82,21 +82,26 @@ def _locked(directory: Path) -> Iterator[None]:
 
 def earlier_result(directory: Path) -> dict[str, Any]:
     """The result that lies in ``directory``; empty if there is none that can be read."""
-    try:
-        content = json.loads((directory / RESULT).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
+    content = _parsed(directory / RESULT)
     return content if isinstance(content, dict) else {}
 
 
 def check_replaceable(directory: Path) -> None:
-    """Nothing but results of docs-sim is replaced.
+    """Nothing but results of docs-sim is replaced, and what is no JSON at all, such as the trace of a full disk.
 
     Raises:
         InputError: if ``RESULT`` is there and of something else.
     """
-    if (directory / RESULT).is_file() and "docs_sim" not in earlier_result(directory):
+    content = _parsed(directory / RESULT)
+    if content is not None and not (isinstance(content, dict) and "docs_sim" in content):
         raise InputError(f"{directory / RESULT}: is not of docs-sim and would be lost; choose another directory")
+
+
+def _parsed(path: Path) -> object:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
 
 
 def write_files(directory: Path, contents: Mapping[str, bytes], stale: Iterable[str] = ()) -> list[Path]:
