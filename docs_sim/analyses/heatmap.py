@@ -234,7 +234,7 @@ def heatmap(
         index: ``docs`` or ``docs_mean``.
         layers: ``"0-15,20"``, a number or numbers; all if None.
         experts: of mixture-of-experts layers: ``concat``, ``shared`` or a number; where a layer has several blocks,
-            the name of one (``sub0``).
+            the name of one (``sub0``, or ``dense`` for what stands beside the experts).
         stack: ``encoder`` or ``decoder``, of a model that has both.
         tower: of a multimodal model: ``language``, ``vision`` or ``audio``.
         layout: a TOML file that says how this model names its tensors.

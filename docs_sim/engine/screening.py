@@ -71,9 +71,8 @@ class Screener:
                 blocks_x, blocks_y = len(left) // BLOCK, len(right) // BLOCK
                 first_x, first_y = row // BLOCK, column // BLOCK
                 of_x[row : row + len(left), first_y : first_y + blocks_y] = tile.view(-1, BLOCK, blocks_y).amax(1)
-                of_y[first_x : first_x + blocks_x, column : column + len(right)] = tile.view(BLOCK, blocks_x, -1).amax(
-                    0
-                )
+                by_rows = tile.view(BLOCK, blocks_x, -1)
+                of_y[first_x : first_x + blocks_x, column : column + len(right)] = by_rows.amax(0)
         return of_x, of_y.T
 
     def _improve(self, best: Tensor, neurons: CoarseNeurons, others: CoarseNeurons, maxima: Tensor) -> bool:
