@@ -161,7 +161,10 @@ def adapted(
                 raise InputError(f"{name}: holds {piece['piece']} of {shown(piece['module'])} twice; save it again")
             pieces[piece["piece"]] = tensor
         elif saved is not None:
-            whole[f"{saved['name'].removesuffix('.base_layer')}.{saved['kind']}"] = tensor
+            wanted = f"{saved['name'].removesuffix('.base_layer')}.{saved['kind']}"
+            if wanted in whole:
+                raise InputError(f"{name}: holds {shown(wanted)} twice; save it again")
+            whole[wanted] = tensor
         else:
             raise InputError(f"{name}: {shown(key)} is no part of a LoRA adapter; merge it with peft first")
     paths = [*map(_path, modules), *(one for module in modules for one in _parameters(config, _path(module)))]

@@ -20,6 +20,7 @@ from docs_sim.errors import InputError, shown
 if TYPE_CHECKING:
     from torch import Tensor
 
+_MISFITS = (IndexError, RuntimeError, KeyError, OverflowError, TypeError, ValueError)
 _INTEGER_BITS = (4, 8, 3, 2, 5, 6, 7)  # the usual ones first: few inputs cannot tell all apart
 
 
@@ -109,12 +110,16 @@ def _has(pieces: Pieces, form: Format) -> bool:
 
 def _stored(name: str, whole: Whole, members: list[StoredTensor]) -> StoredTensor:
     def read(begin: int, end: int) -> "Tensor":
+        fault = InputError(f"{members[0].path}: the parts of {shown(name)} do not fit together; download it again")
         try:
-            return whole.read(begin, end)
-        except (IndexError, RuntimeError, KeyError) as error:  # scales or indices of another size than their weight
-            raise InputError(
-                f"{members[0].path}: the parts of {shown(name)} do not fit together; download it again"
-            ) from error
+            tensor = whole.read(begin, end)
+        except InputError:
+            raise
+        except _MISFITS as error:  # scales or indices of another size than their weight
+            raise fault from error
+        if tensor.shape != (end - begin, *whole.shape[1:]):  # what has another size may still broadcast
+            raise fault
+        return tensor
 
     return StoredTensor(
         name=name,
@@ -149,6 +154,9 @@ def _blockwise(kind: str, pieces: Pieces, _config: Config) -> Whole | None:
     """Bitsandbytes nf4 and fp4: a code book, and a scale for each run of weights."""
     from docs_sim.checkpoint.unpack import quant_state
 
+    tables = (".weight.absmax", ".weight.quant_map", ".weight.nested_absmax", ".weight.nested_quant_map")
+    if any(len(pieces[ending].shape) != 1 for ending in tables if ending in pieces):
+        return None
     state = quant_state(raw_tensor(pieces[f".weight.quant_state.bitsandbytes__{kind}"]))
     scales = prod(pieces[".weight.absmax"].shape)
     if (
@@ -206,7 +214,11 @@ def _pack_quantized(pieces: Pieces, config: Config) -> Whole | None:
     if len(packed) != 2 or len(scales) != 2 or prod(pieces[".weight_shape"].shape) != 2:
         return None
     out, inputs = map(int, raw_tensor(pieces[".weight_shape"]).flatten().tolist())
-    possible = [one["num_bits"] for one in weight_settings(config) if one.get("num_bits") in _INTEGER_BITS]
+    groups = pieces.get(".weight_g_idx")
+    if groups is not None and groups.shape != (inputs,):
+        return None
+    stated = (one.get("num_bits") for one in weight_settings(config))
+    possible = [number for number in stated if type(number) is int and number in _INTEGER_BITS]
     bits = next((bits for bits in possible or _INTEGER_BITS if packed == (out, -(-inputs * bits // 32))), None)
     if bits is None or scales[0] != out or not scales[1] or inputs <= 0:
         return None
@@ -226,6 +238,8 @@ def _float4(weight: str, group: int, word: str, pieces: Pieces, _config: Config)
     if len(packed.shape) != 2 or scales.shape != (packed.shape[0], packed.shape[1] * 2 // group):
         return None
     divisor, factor = pieces.get(".weight_global_scale"), pieces.get(".weight_scale_2")
+    if any(one is not None and prod(one.shape) != 1 for one in (divisor, factor)):
+        return None
 
     def read(begin: int, end: int) -> "Tensor":
         from docs_sim.checkpoint.unpack import float4

@@ -26,6 +26,8 @@ def scaled_weight(weight: str, scale: str, pieces: Pieces, config: Config) -> Wh
     if not fits and prod(scales.shape) != 1:
         return None
     zero = pieces.get(".weight_zero_point")
+    if zero is not None and prod(zero.shape) not in (1, prod(scales.shape)):
+        return None
 
     def read(begin: int, end: int) -> "Tensor":
         from docs_sim.checkpoint.unpack import scaled

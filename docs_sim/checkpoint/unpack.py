@@ -128,7 +128,7 @@ def quant_state(raw: Tensor) -> QuantState | None:
         found = QuantState(
             shape, state["blocksize"], state.get("nested_blocksize") or 256, float(state.get("nested_offset") or 0)
         )
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
     numbers = (*shape, found.blocksize, found.nested_blocksize)
     return found if shape and all(type(number) is int and number > 0 for number in numbers) else None

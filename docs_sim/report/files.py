@@ -33,6 +33,7 @@ def _plain(value: Any) -> Any:
 
 
 RESULT = "result.json"
+_LARGEST_RESULT = 10**9  # bytes
 
 
 @contextmanager
@@ -82,26 +83,29 @@ def _locked(directory: Path) -> Iterator[None]:
 
 def earlier_result(directory: Path) -> dict[str, Any]:
     """The result that lies in ``directory``; empty if there is none that can be read."""
-    content = _parsed(directory / RESULT)
+    try:
+        content = json.loads(_bytes(directory / RESULT))
+    except (ValueError, RecursionError):
+        return {}
     return content if isinstance(content, dict) else {}
 
 
 def check_replaceable(directory: Path) -> None:
-    """Nothing but results of docs-sim is replaced, and what is no JSON at all, such as the trace of a full disk.
+    """Nothing but results of docs-sim is replaced, and what is empty, such as the trace of a full disk.
 
     Raises:
         InputError: if ``RESULT`` is there and of something else.
     """
-    content = _parsed(directory / RESULT)
-    if content is not None and not (isinstance(content, dict) and "docs_sim" in content):
+    if _bytes(directory / RESULT).strip(b"\0\n ") and "docs_sim" not in earlier_result(directory):
         raise InputError(f"{directory / RESULT}: is not of docs-sim and would be lost; choose another directory")
 
 
-def _parsed(path: Path) -> object:
+def _bytes(path: Path) -> bytes:
+    """Of a file; nothing of what is none, or cannot be a result."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
+        return path.read_bytes() if path.is_file() and path.stat().st_size <= _LARGEST_RESULT else b""
+    except OSError:
+        return b""
 
 
 def write_files(directory: Path, contents: Mapping[str, bytes], stale: Iterable[str] = ()) -> list[Path]:

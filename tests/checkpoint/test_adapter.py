@@ -259,7 +259,14 @@ def name_twice(path: Path) -> None:
     save_file(tensors | more, path / "adapter_model.safetensors")
 
 
+def save_twice(path: Path) -> None:
+    tensors = load_file(path / "adapter_model.safetensors")
+    more = {f"base_model.model.lm_head.{part}weight": torch.ones(3, 3) for part in ("", "modules_to_save.")}
+    save_file(tensors | more, path / "adapter_model.safetensors")
+
+
 FAULTS = {
+    "a whole module twice": (save_twice, "'lm_head.weight' twice"),
     "an update that only some tokens get": (
         lambda path: change(path, alora_invocation_tokens=[1, 2]),
         "alora_invocation_tokens",

@@ -17,6 +17,7 @@ FOLDERS = sorted(path.parent.name for path in SHARED.glob("*/truth.safetensors")
 ABSENT = pytest.param("none", marks=pytest.mark.skip(reason="no reference checkpoints beside the repository"))
 AS_STORED = ("attn_o", "mlp_down")
 UP = "model.layers.0.mlp.up_proj"
+FP8 = torch.float8_e4m3fn
 E2M1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0]
 
 
@@ -329,6 +330,63 @@ def test_stated_bits_decide(stored):
     for bits in (2, 3):
         checkpoint = stored(pieces, {"config_groups": {"group_0": {"weights": {"num_bits": bits}}}})
         assert checkpoint.matrices("mlp_up")[0].dtype.startswith(f"INT{bits} ")
+
+
+INT4 = {
+    ".weight_packed": torch.zeros(48, 10, dtype=torch.int32),
+    ".weight_scale": torch.ones(48, 4),
+    ".weight_shape": torch.tensor([48, 80]),
+}
+NVFP4 = {".weight_packed": torch.zeros(48, 40, dtype=torch.uint8), ".weight_scale": torch.ones(48, 5).to(FP8)}
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        INT4 | {".weight_g_idx": torch.zeros(1, dtype=torch.int32)},
+        INT4 | {".weight_g_idx": torch.zeros(1, 80, dtype=torch.int32)},
+        NVFP4 | {".weight_global_scale": torch.arange(1.0, 6)},
+        {
+            ".weight": torch.ones(48, 80, dtype=torch.int8),
+            ".weight_scale": torch.ones(1),
+            ".weight_zero_point": torch.arange(80, dtype=torch.int8),
+        },
+    ],
+    ids=["one group index", "a row of group indices", "several scales of a tensor", "a zero point for each column"],
+)
+def test_pieces_that_only_broadcast_are_refused(pieces, stored):
+    checkpoint = stored(pieces)
+    with pytest.raises(InputError):
+        checkpoint.matrices("mlp_up")[0].load()
+
+
+@pytest.mark.parametrize("state", [b"[" * 9999, b'{"a":' * 1999], ids=["lists", "objects"])
+def test_nested_state_of_bitsandbytes_is_refused(state, stored):
+    pieces = {
+        ".weight": torch.zeros(1920, 1, dtype=torch.uint8),
+        ".weight.absmax": torch.ones(60),
+        ".weight.quant_map": torch.ones(16),
+        ".weight.quant_state.bitsandbytes__nf4": torch.tensor(list(state), dtype=torch.uint8),
+    }
+    with pytest.raises(InputError):
+        stored(pieces).matrices("mlp_up")[0].load()
+
+
+@pytest.mark.parametrize(
+    "change", [{"blocksize": 10**30}, {"column": ".weight.absmax"}, {"column": ".weight.quant_map"}]
+)
+def test_odd_tables_of_bitsandbytes_are_refused(change, stored):
+    state = {"shape": [48, 80], "blocksize": change.get("blocksize", 64)}
+    pieces = {
+        ".weight": torch.zeros(1920, 1, dtype=torch.uint8),
+        ".weight.absmax": torch.ones(1 if "blocksize" in change else 60),
+        ".weight.quant_map": torch.ones(16),
+        ".weight.quant_state.bitsandbytes__nf4": torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8),
+    }
+    if "column" in change:
+        pieces[change["column"]] = pieces[change["column"]].unsqueeze(1)
+    with pytest.raises(InputError):
+        stored(pieces).matrices("mlp_up")[0].load()
 
 
 PACKED = {

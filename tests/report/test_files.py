@@ -1,6 +1,7 @@
 """Results on disk: of one run, whole, or not there."""
 
 import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -39,16 +40,22 @@ def test_stale_figures_go_also_after_a_run_that_failed(tmp_path, failing_replace
     assert contents(tmp_path) == dict.fromkeys(["result.json", "grid.csv", "heatmap.png"], "new")
 
 
-@pytest.mark.parametrize("other", ['{"loss": 0.1}', "[]", "3"])
+@pytest.mark.parametrize("other", ['{"loss": 0.1}', "[]", "null", "notes", "\ufeff{}"])
 def test_results_of_others_are_not_replaced(other, tmp_path):
     (tmp_path / "result.json").write_text(other)
     with pytest.raises(InputError, match="not of docs-sim"):
         check_replaceable(tmp_path)
     with pytest.raises(InputError, match="not of docs-sim"), reserved(tmp_path):
         pass
-    for own in ('{"docs_sim": "0.1.0"}', "\0" * 100):
+    for own in ('{"docs_sim": "0.1.0"}', "\0" * 100, ""):
         (tmp_path / "result.json").write_text(own)
         check_replaceable(tmp_path)
+
+
+def test_a_pipe_in_place_of_a_result_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "result.json")
+    check_replaceable(tmp_path)
+    assert earlier_result(tmp_path) == {}
 
 
 def test_figures_of_others_stay(tmp_path):
