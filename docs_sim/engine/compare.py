@@ -1,8 +1,7 @@
 """Pairs of matrices on one device: screened by coarse products where that is exact enough, in float32 elsewhere."""
 
 import math
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -67,24 +66,10 @@ class PairComparer:
     def _screener(self) -> Screener:
         return Screener(tile_rows(self._device), self.prepared.most_neurons, self._device)
 
-    def compare(
-        self, pairs: Sequence[Pair], progress: Callable[[int], None], stop: threading.Event
-    ) -> list[Comparison]:
-        """Compare ``pairs``; ``progress`` gets 1 after each.
-
-        Once ``stop`` is set the work ends with what is finished; an error here sets it for the others.
-        """
-        finished: list[Comparison] = []
-        try:
-            for step, pair in enumerate(pairs):
-                if stop.is_set():
-                    break
-                finished.append(self._compared(pair, step))
-                progress(1)
-        except BaseException:
-            stop.set()
-            raise
-        return finished
+    def compare(self, pairs: Sequence[Pair]) -> Iterator[Comparison]:
+        """Compare ``pairs``, one after the other."""
+        for step, pair in enumerate(pairs):
+            yield self._compared(pair, step)
 
     def _compared(self, pair: Pair, step: int) -> Comparison:
         x, y = self.prepared.pair(pair, self._dtype, step)

@@ -20,6 +20,17 @@ def pair_order(count: int, capacity: int) -> Iterator[tuple[int, int]]:
         yield from ((i, j) for j in range(stop, count) for i in range(start, stop))
 
 
+def cross_order(rows: int, columns: int, capacity: int) -> Iterator[tuple[int, int]]:
+    """Every pair (i, rows + j) of ``rows`` matrices and the ``columns`` that follow them, as ``pair_order`` has them.
+
+    >>> list(cross_order(2, 2, 2))
+    [(0, 2), (0, 3), (1, 2), (1, 3)]
+    """
+    block = capacity - 1
+    for start in range(0, rows, block):
+        yield from ((i, rows + j) for j in range(columns) for i in range(start, min(start + block, rows)))
+
+
 def share(pairs: list[tuple[int, int]], workers: int) -> list[list[tuple[int, int]]]:
     """Cut a plan into ``workers`` contiguous runs of nearly equal length."""
     cuts = [len(pairs) * worker // workers for worker in range(workers + 1)]

@@ -102,7 +102,7 @@ class PreparedMatrices:
                 return coarse_neurons(loaded, self._device, room)
             return ExactNeurons(unit_neurons(loaded, dtype, self._device))
         except ValueError as error:
-            raise InputError(f"{matrix.key} ({', '.join(matrix.tensors[:3])}) {error}") from error
+            raise InputError(f"{with_tensors(matrix)} {error}") from error
 
     def _make_room(self, needed: int, partners: set[tuple[int, torch.dtype]], step: int) -> PreparedNeurons | None:
         """Drop what is needed last until there is room; the last one dropped."""
@@ -122,6 +122,11 @@ class PreparedMatrices:
         steps = self._steps[index]
         position = bisect_left(steps, step)
         return steps[position] if position < len(steps) else float("inf")
+
+
+def with_tensors(matrix: LoadableMatrix) -> str:
+    """What a matrix is called, with what is stored under it, for messages."""
+    return f"{matrix.key} ({', '.join(matrix.tensors[:3])})"
 
 
 def unit_bytes(matrix: LoadableMatrix, dtype: torch.dtype) -> int:

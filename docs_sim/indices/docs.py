@@ -15,6 +15,7 @@ from scipy.special import betainccinv, gammaln, ndtri
 from torch import Tensor
 
 from docs_sim.indices.gumbel import fit_gumbel
+from docs_sim.indices.inputs import naming, two_matrices
 from docs_sim.indices.precision import full_float32
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -147,19 +148,12 @@ def docs_mean(x: ArrayLike | Tensor, y: ArrayLike | Tensor) -> float:
 
 
 def _similarity(x: ArrayLike | Tensor, y: ArrayLike | Tensor, matches: Matches) -> float:
-    unread = next((side for side in (x, y) if hasattr(side, "load")), None)
-    if unread is not None:
-        raise TypeError(f"expected a matrix of numbers, not a {type(unread).__name__}; give what its load() returns")
-    sides = [side.detach() if isinstance(side, Tensor) else torch.tensor(np.asarray(side)) for side in (x, y)]
-    for side in sides:
-        if side.dim() != 2 or 0 in side.shape or side.is_complex():
-            raise ValueError(
-                f"expected a real matrix (n, m) of neurons in columns, got {side.dtype} {tuple(side.shape)}"
-            )
-    if sides[0].shape[0] != sides[1].shape[0]:
-        raise ValueError(f"the neurons live in different spaces: n is {sides[0].shape[0]} and {sides[1].shape[0]}")
+    sides = two_matrices(x, y)
     wide = torch.float64 if torch.float64 in (sides[0].dtype, sides[1].dtype) else torch.float32
-    neurons_x, neurons_y = _named_unit_neurons("x", sides[0], wide), _named_unit_neurons("y", sides[1], wide)
+    with naming("x"):
+        neurons_x = unit_neurons(sides[0], wide)
+    with naming("y"):
+        neurons_y = unit_neurons(sides[1], wide)
     if matches is best_matches and same_neurons(neurons_x, neurons_y):
         return 1.0
     tile = Tile(torch.empty(_TILE_ROWS**2, dtype=wide, device=neurons_x.device), _TILE_ROWS)
@@ -167,13 +161,6 @@ def _similarity(x: ArrayLike | Tensor, y: ArrayLike | Tensor, matches: Matches) 
         samples = matches(neurons_x, neurons_y, tile)
     locations = [float(fit_gumbel(sample).location) for sample in samples]
     return sum(locations) / 2
-
-
-def _named_unit_neurons(name: str, matrix: Tensor, dtype: torch.dtype) -> Tensor:
-    try:
-        return unit_neurons(matrix, dtype)
-    except ValueError as error:
-        raise ValueError(f"{name} {error}") from error
 
 
 def same_neurons(neurons_x: Tensor, neurons_y: Tensor) -> bool:

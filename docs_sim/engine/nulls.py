@@ -1,0 +1,68 @@
+"""What chance puts in the place of a matrix: itself, turned at random, or independent Gaussian numbers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from docs_sim.engine.prepared import LoadableMatrix
+
+
+@dataclass(frozen=True)
+class ByChance:
+    """What stands for a matrix in a comparison with chance; itself a ``LoadableMatrix``.
+
+    Attributes:
+        matrix: that it stands for, and is called like.
+        draw: of the matrix and a seed.
+        seed: the same one gives the same numbers.
+    """
+
+    matrix: LoadableMatrix
+    draw: Callable[[LoadableMatrix, int], Tensor]
+    seed: int
+
+    @property
+    def key(self) -> str:
+        """Of the matrix."""
+        return self.matrix.key
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n, m)."""
+        return self.matrix.shape
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Of the matrix."""
+        return self.matrix.tensors
+
+    def load(self) -> Tensor:
+        """(n, m), drawn anew and the same in every call."""
+        return self.draw(self.matrix, self.seed)
+
+
+def rotated(matrix: LoadableMatrix, seed: int) -> Tensor:
+    """All neurons of a matrix turned by the same random rotation of R^n, in float32: its own geometry stays."""
+    return random_rotation(matrix.shape[0], seed) @ matrix.load().float()
+
+
+def gaussian(matrix: LoadableMatrix, seed: int) -> Tensor:
+    """Independent standard normal numbers in the shape of a matrix, in float32: the layer initialised anew."""
+    return torch.randn(matrix.shape, generator=torch.Generator().manual_seed(seed))
+
+
+@lru_cache(maxsize=1)  # all matrices of a repeat are turned alike
+def random_rotation(n: int, seed: int) -> Tensor:
+    """An orthogonal matrix (n, n) from the uniform (Haar) distribution, in float32.
+
+    Q of a Gaussian matrix, with the signs that make the diagonal of R positive. On two cores it takes 0.04 s for
+    n = 1024 and 1.1 s for 4096; turning a (4096, 8192) matrix takes 0.8 s.
+
+    Source: Mezzadri 2007 (arXiv math-ph/0609050).
+    """
+    orthogonal, triangle = torch.linalg.qr(torch.randn((n, n), generator=torch.Generator().manual_seed(seed)))
+    rotation: Tensor = orthogonal * triangle.diagonal().sign()
+    return rotation
