@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from docs_sim.indices.names import IndexName
 
-__all__ = ["IndexName", "Precision"]
+__all__ = ["IndexName", "NullName", "Precision"]
 
 
 class Precision(StrEnum):
@@ -12,3 +12,10 @@ class Precision(StrEnum):
 
     auto = "auto"
     highest = "highest"
+
+
+class NullName(StrEnum):
+    """What stands for unrelated matrices."""
+
+    rotation = "rotation"  # one side turned at random: each matrix keeps its own geometry
+    reinit = "reinit"  # independent Gaussian matrices of the same shapes

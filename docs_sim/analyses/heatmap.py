@@ -1,9 +1,7 @@
 """The grid of one matrix over the layers of a model: which layers resemble each other?"""
 
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from docs_sim.analyses.choices import Precision
+from docs_sim.analyses.index_grid import IndexGrid, off_diagonal
+from docs_sim.analyses.layer_grids import Computation, check_choice, layer_grids, subject
 from docs_sim.analyses.selection import Selection, select_layers
-from docs_sim.checkpoint import Checkpoint, WeightMatrix, open_checkpoint
-from docs_sim.checkpoint.header import FLOATS
-from docs_sim.engine.device import find_devices
-from docs_sim.engine.grid import DocsGrid, docs_grid
-from docs_sim.errors import InputError, shown
-from docs_sim.indices.docs import QUANTILES, excess
-from docs_sim.indices.gini import mean_gini
+from docs_sim.checkpoint import Checkpoint, open_checkpoint
+from docs_sim.errors import InputError
+from docs_sim.indices.centred import SVCCA_VARIANCE
+from docs_sim.indices.docs import QUANTILES
 from docs_sim.indices.table import INDICES
 from docs_sim.report.choices import Format, Scale
 from docs_sim.report.files import RESULT, check_replaceable, json_text, write_files
@@ -28,8 +24,6 @@ from docs_sim.report.grids import GridFigure, draw_grid, figure_bytes
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_BY_ACCIDENT = -0.005  # mean excess; that of random experts as small as (64, 40) is above
-
 
 @dataclass(frozen=True, eq=False)
 class Heatmap:
@@ -37,11 +31,11 @@ class Heatmap:
 
     Attributes:
         model: ``name``, ``source``, ``revision``, ``architecture``, ``dtype``.
-        index: ``docs`` or ``docs_mean``.
+        index: its name.
         matrix: canonical name.
         labels: of the rows and columns: layer numbers.
-        grid: everything that the engine found.
-        warnings: what was left out, in words.
+        grid: everything that was found.
+        warnings: what was left out and what says nothing, in words.
         settings: how it was computed.
         seconds: wall time of the computation.
     """
@@ -50,7 +44,7 @@ class Heatmap:
     index: str
     matrix: str
     labels: list[str]
-    grid: DocsGrid = field(repr=False)
+    grid: IndexGrid = field(repr=False)
     warnings: list[str]
     settings: dict[str, Any]
     seconds: float
@@ -61,29 +55,24 @@ class Heatmap:
         return self.grid.values
 
     @property
-    def excess(self) -> np.ndarray:
-        """(L, L): (S - chance) / (1 - chance), NaN where chance is 1."""
-        return excess(self.values, self.grid.chance)
+    def excess(self) -> np.ndarray | None:
+        """(L, L): (S - chance) / (1 - chance), NaN where chance is 1; None where chance is not known."""
+        return self.grid.excess
 
     @property
-    def chance(self) -> float:
-        """What independent random matrices of these shapes give: the median over pairs where shapes differ."""
-        return float(np.median(_off_diagonal(self.grid.chance)))
+    def chance(self) -> float | None:
+        """What unrelated matrices of these shapes give: the median over pairs; None where that is not known."""
+        return None if self.grid.chance is None else float(np.median(off_diagonal(self.grid.chance)))
 
     @property
     def subject(self) -> str:
-        """What was compared, in words: ``mlp_up``, ``mlp_up of expert 3``, ``encoder attn_q``, ``vision attn_q``."""
-        tower, chosen, layout = (self.settings[choice] for choice in ("tower", "experts", "layout"))
-        words = [*([] if tower == "language" else [tower]), self.settings["stack"], self.matrix]
-        experts = {"concat": "of all experts", "shared": "of the shared experts"}
-        if chosen is not None:
-            words.append(experts.get(chosen, f"of expert {chosen}" if chosen.isdecimal() else f"of {chosen}"))
-        return " ".join([*filter(None, words), *([] if layout is None else [f"by {Path(layout).name}"])])
+        """What was compared, in words: ``mlp_up``, ``mlp_up of expert 3``, ``encoder attn_q``."""
+        return subject(self.matrix, self.settings)
 
-    @cached_property
+    @property
     def gini(self) -> float:
-        """Mean Gini coefficient of the rows; NaN for fewer than three layers."""
-        return mean_gini(self.values)
+        """Mean Gini coefficient of the rows; NaN for fewer than three layers or values that are not all positive."""
+        return self.grid.gini
 
     def to_frame(self) -> pd.DataFrame:
         """The similarities as a frame, labelled by layer number."""
@@ -91,21 +80,28 @@ class Heatmap:
         return pd.DataFrame(self.values, index=layers, columns=layers)
 
     def pairs(self) -> pd.DataFrame:
-        """One row for each pair of layers: similarity, excess, and the Gumbel fit of both sides (x and y)."""
-        rows, columns = np.triu_indices(len(self.labels), 1)
+        """One row for each pair of layers: similarity, excess, null, and what else is known of both sides (x and y)."""
+        upper = np.triu_indices(len(self.labels), 1)
         table: dict[str, Any] = {
-            "layer_x": [self.labels[row] for row in rows],
-            "layer_y": [self.labels[column] for column in columns],
-            self.index: self.values[rows, columns],
-            "excess": self.excess[rows, columns],
-            "chance": self.grid.chance[rows, columns],
+            "layer_x": [self.labels[row] for row in upper[0]],
+            "layer_y": [self.labels[column] for column in upper[1]],
+            self.index: self.values[upper],
         }
-        for side, where in (("x", (rows, columns)), ("y", (columns, rows))):
-            for name in ("location", "scale", "mean"):
-                table[f"{name}_{side}"] = getattr(self.grid, name)[where]
-            for number, level in enumerate(QUANTILES):
-                table[f"q{level:.0%}_{side}".replace("%", "")] = self.grid.quantiles[(*where, number)]
+        known = {"excess": self.excess, "chance": self.grid.chance, "z": self.grid.z}
+        table |= {name: values[upper] for name, values in known.items() if values is not None}
+        for side, where in (("x", upper), ("y", upper[::-1])):
+            table |= {f"{name}_{side}": values[where] for name, values in self._of_sides().items()}
         return pd.DataFrame(table)
+
+    def _of_sides(self) -> dict[str, np.ndarray]:
+        """What differs between the sides of a pair: row i, column j is of matrix i beside matrix j."""
+        if self.grid.factored is not None:
+            return {} if INDICES[self.index].symmetric else {"explained": self.grid.factored.directions}
+        if self.grid.neurons is None:
+            return {}
+        found = self.grid.neurons
+        quantiles = {f"q{level:.0%}".replace("%", ""): found.quantiles[:, :, n] for n, level in enumerate(QUANTILES)}
+        return {"location": found.location, "scale": found.scale, "mean": found.mean} | quantiles
 
     def summary(self) -> list[str]:
         """What a reader wants to know before opening the figure, a line each."""
@@ -115,25 +111,32 @@ class Heatmap:
         neighbours = values[pairs["layer_y"].astype(int) - pairs["layer_x"].astype(int) == 1]
         closest = [f"{row.layer_x}-{row.layer_y} {getattr(row, by):.4f}" for row in pairs.head(3).itertuples()]
         model = f"{self.model['architecture'] or 'architecture not stated'}, {self.model['dtype']}"
-        return [
-            f"{self.model['name']} ({model}), {self.subject}, {len(self.labels)} layers",
-            f"  {self.index}: median {values.median():.4f}, from {values.min():.4f} to {values.max():.4f}; "
-            f"chance level {self._chance_words}",
-            *([f"  neighbouring layers: mean {neighbours.mean():.4f}"] if len(neighbours) else []),
-            f"  most similar layers{'' if self._uniform else ' by excess'}: {', '.join(closest)}",
-            *([] if np.isnan(self.gini) else [f"  Gini {self.gini:.4f}"]),
-            f"  products and fits: {self.seconds:.1f} s on {self.settings['device']} in {self.settings['product']}",
-        ]
+        lines = [f"{self.model['name']} ({model}), {self.subject}, {len(self.labels)} layers"]
+        if values.notna().any():
+            lines += [
+                f"  {self.index}: median {values.median():.4f}, from {values.min():.4f} to {values.max():.4f}; "
+                f"chance level {self._chance_words}",
+                *([f"  neighbouring layers: mean {neighbours.mean():.4f}"] if neighbours.notna().any() else []),
+                f"  most similar layers{'' if self._uniform else ' by excess'}: {', '.join(closest)}",
+            ]
+        else:
+            lines.append(f"  {self.index}: no pair has a value")
+        lines += [] if np.isnan(self.gini) else [f"  Gini {self.gini:.4f}"]
+        product = f" in {self.settings['product']}" if self.settings["product"] else ""
+        work = "products and fits" if self.settings["product"] else "factors and pairs"
+        return [*lines, f"  {work}: {self.seconds:.1f} s on {self.settings['device']}{product}"]
 
     @property
     def _uniform(self) -> bool:
-        """Whether chance gives every pair the same."""
-        return bool(np.ptp(_off_diagonal(self.grid.chance)) == 0)
+        """Whether raw values compare: chance gives every pair the same, or nothing else is there to compare."""
+        return self.excess is None or self.grid.chance is None or bool(np.ptp(off_diagonal(self.grid.chance)) == 0)
 
     @property
     def _chance_words(self) -> str:
-        levels = _off_diagonal(self.grid.chance)
-        return f"{self.chance:.4f}" if self._uniform else f"{levels.min():.4f} to {levels.max():.4f}"
+        if self.grid.chance is None:
+            return "not known, --null rotation simulates it"
+        levels = off_diagonal(self.grid.chance)
+        return f"{levels[0]:.4f}" if np.ptp(levels) == 0 else f"{levels.min():.4f} to {levels.max():.4f}"
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain values: what ``result.json`` holds (schema 1)."""
@@ -145,18 +148,8 @@ class Heatmap:
             "matrix": self.matrix,
             "model": self.model,
             "labels": self.labels,
-            "values": self.values,
-            "gini": self.gini,
             "chance": self.chance,
-            "chance_values": None if self._uniform else self.grid.chance,
-            "excess": self.excess,
-            "fit": {
-                "location": self.grid.location,
-                "scale": self.grid.scale,
-                "mean": self.grid.mean,
-                "quantiles": {str(level): self.grid.quantiles[:, :, number] for number, level in enumerate(QUANTILES)},
-            },
-            "zero_columns": self.grid.zero_columns,
+            **self.grid.to_dict(),
             "warnings": self.warnings,
             "settings": self.settings,
             "seconds": round(self.seconds, 3),
@@ -173,12 +166,17 @@ class Heatmap:
         Raises:
             InputError: if ``vmin`` is not below ``vmax``, or there is no such scale.
         """
-        _check_choice("scale", scale, Scale)
+        check_choice("scale", scale, Scale)
+        if scale == Scale.excess and self.excess is None:
+            raise InputError(
+                f"{self.index}: its excess over chance is not known; --null rotation simulates it for bounded indices"
+            )
         title = INDICES[self.index].title
-        gini = "" if np.isnan(self.gini) else f"Gini {self.gini:.3f}, "
-        subtitle = f"{title}, {self.subject}, {gini}chance level {self._chance_words}"
-        label = f"{title}: excess over chance" if scale == "excess" else title
-        values = self.excess if scale == "excess" else self.values
+        gini = "" if np.isnan(self.gini) else f", Gini {self.gini:.3f}"
+        chance = "" if self.grid.chance is None else f", chance level {self._chance_words}"
+        subtitle = f"{title}, {self.subject}{gini}{chance}{', degenerate' if self.grid.degenerate else ''}"
+        label = f"{title}: excess over chance" if scale == Scale.excess else title
+        values = self.excess if scale == Scale.excess and self.excess is not None else self.values
         return draw_grid(GridFigure(values, self.labels, str(self.model["name"]), subtitle, label, "layer", vmin, vmax))
 
     def save(
@@ -199,7 +197,7 @@ class Heatmap:
         check_replaceable(Path(directory))
         formats = [formats] if isinstance(formats, str) else formats
         for suffix in formats:
-            _check_choice("format", suffix, Format)
+            check_choice("format", suffix, Format)
         figure = self.plot(scale=scale, vmin=vmin, vmax=vmax)
         contents = {f"heatmap.{suffix}": figure_bytes(figure, suffix) for suffix in formats}
         stale = [name for suffix in Format if (name := f"heatmap.{suffix}") not in contents]
@@ -224,6 +222,9 @@ def heatmap(
     device: str = "auto",
     precision: str = "auto",
     memory_budget: int | None = None,
+    svcca_variance: float = SVCCA_VARIANCE,
+    null: str | None = None,
+    null_repeats: int = 1,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Heatmap:
     """Compare one matrix over all pairs of layers of a model.
@@ -231,7 +232,7 @@ def heatmap(
     Args:
         model: anything that ``open_checkpoint`` takes, or a checkpoint.
         matrix: canonical name or alias.
-        index: ``docs`` or ``docs_mean``.
+        index: the name of an index.
         layers: ``"0-15,20"``, a number or numbers; all if None.
         experts: of mixture-of-experts layers: ``concat``, ``shared`` or a number; where a layer has several blocks,
             the name of one (``sub0``, or ``dense`` for what stands beside the experts).
@@ -243,7 +244,10 @@ def heatmap(
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
         precision: ``auto`` or ``highest`` (float32 products everywhere).
         memory_budget: bytes for prepared matrices; half of the free memory if None.
-        progress: called with the pairs done and the pairs in all.
+        svcca_variance: share of the variance that SVCCA keeps, in (0, 1].
+        null: ``rotation`` or ``reinit``: simulate what unrelated matrices give.
+        null_repeats: how often; two or more give z-scores.
+        progress: called with the steps done and the steps in all.
 
     Raises:
         InputError: whatever is wrong with the arguments or the checkpoint, in one line.
@@ -252,89 +256,35 @@ def heatmap(
     >>> docs_sim.heatmap("demo", matrix="mlp_up").values.shape
     (8, 8)
     """
-    _check_choice("index", index, INDICES)
-    _check_choice("precision", precision, Precision)
-    find_devices(device)  # a wrong name shall not wait for the network
+    check_choice("index", index, INDICES)
+    computation = Computation(device, precision, memory_budget, svcca_variance, null, null_repeats)
+    computation.check()  # what is wrong shall not wait for the network
     if isinstance(model, Checkpoint):
         _refuse_opening(revision=revision, tower=tower != "language", layout=layout, offline=offline)
         checkpoint = model
     else:
         checkpoint = open_checkpoint(model, revision, offline=offline, tower=tower, layout=layout)
-    return compare_layers(
-        select_layers(checkpoint, matrix, layers, experts, stack),
-        index=index,
-        device=device,
-        precision=precision,
-        memory_budget=memory_budget,
-        progress=progress,
-    )
+    return compare_layers(select_layers(checkpoint, matrix, layers, experts, stack), index, computation, progress)
 
 
 def compare_layers(
     selection: Selection,
-    *,
     index: str = "docs",
-    device: str = "auto",
-    precision: str = "auto",
-    memory_budget: int | None = None,
+    computation: Computation = Computation(),  # noqa: B008 (frozen)
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Heatmap:
-    """The heatmap of matrices that are selected already; the other arguments are those of ``heatmap``.
-
-    Raises:
-        InputError: if an argument is unknown, there are fewer than two layers, or a weight cannot be compared.
-    """
-    _check_choice("index", index, INDICES)
-    _check_choice("precision", precision, Precision)
-    devices = find_devices(device)
-    checkpoint, matrices = selection.checkpoint, selection.matrices
-    if len(matrices) < 2:
-        raise InputError(
-            f"{checkpoint.name}: a heatmap needs at least two layers with {matrices[0].name}; "
-            f"there is one, layer {matrices[0].layer}"
-        )
-    total, done = len(matrices) * (len(matrices) - 1) // 2, 0
-
-    def advance(pairs: int) -> None:
-        nonlocal done
-        done += pairs
-        progress(done, total)
-
-    started = time.monotonic()
-    grid = docs_grid(
-        matrices,
-        index=index,
-        devices=devices,
-        precision=precision,
-        memory_budget=memory_budget,
-        progress=advance,
-    )
+    """The heatmap of matrices that are selected already; arguments and errors as those of ``layer_grids``."""
+    found = layer_grids(selection, [index], computation, progress)
     return Heatmap(
-        model=checkpoint.describe() | {"dtype": _stored_as(matrices)},
+        model=found.model,
         index=index,
-        matrix=matrices[0].name,
-        labels=[str(one.layer) for one in matrices],
-        grid=grid,
-        warnings=[*selection.notes, *_below_chance(selection, grid), *_zero_columns(matrices, grid)],
-        settings={
-            "device": ",".join(map(str, devices)),
-            "precision": precision,
-            "product": grid.product,
-            "exact_pairs": grid.exact_pairs,
-            "memory_budget": memory_budget,
-            "tower": checkpoint.tower,
-            "layout": None if checkpoint.layout_file is None else str(checkpoint.layout_file),
-            "stack": matrices[0].stack,
-            "experts": None if selection.experts is None else str(selection.experts),
-            "sample": None,
-        },
-        seconds=time.monotonic() - started,
+        matrix=found.matrix,
+        labels=found.labels,
+        grid=found.grids[index],
+        warnings=found.warnings,
+        settings=found.settings,
+        seconds=found.seconds,
     )
-
-
-def _check_choice(what: str, choice: str, known: Iterable[str]) -> None:
-    if choice not in list(known):
-        raise InputError(f"unknown {what} {shown(choice)}; known: {', '.join(known)}")
 
 
 def _refuse_opening(**given: object) -> None:
@@ -344,33 +294,3 @@ def _refuse_opening(**given: object) -> None:
             raise InputError(
                 f"{name} is of a model to be opened, and this checkpoint is open: give it to open_checkpoint"
             )
-
-
-def _below_chance(selection: Selection, grid: DocsGrid) -> list[str]:
-    """Why layers of experts side by side may be less alike than chance, if they are, and by more than by accident."""
-    above = _off_diagonal(excess(grid.values, grid.chance))
-    above = above[np.isfinite(above)]  # where chance is 1 nothing is above it
-    if selection.experts != "concat" or not above.size or above.mean() > _BY_ACCIDENT:
-        return []
-    return [
-        "the layers are less alike than chance, which counts the neurons of all experts as independent: experts of a "
-        "layer that are near copies of each other count as fewer; --experts 0 compares one of each layer"
-    ]
-
-
-def _stored_as(matrices: Sequence[WeightMatrix]) -> str:
-    dtypes = list(dict.fromkeys(matrix.dtype for matrix in matrices))
-    dequantized = [dtype for dtype in dtypes if dtype not in FLOATS]
-    return f"dequantized from {', '.join(dequantized)}" if dequantized else ", ".join(dtypes)
-
-
-def _zero_columns(matrices: Sequence[WeightMatrix], grid: DocsGrid) -> list[str]:
-    return [
-        f"{matrix.key}: {count} of {matrix.shape[1]} columns are zero and were left out"
-        for matrix, count in zip(matrices, grid.zero_columns, strict=True)
-        if count
-    ]
-
-
-def _off_diagonal(values: np.ndarray) -> np.ndarray:
-    return values[~np.eye(len(values), dtype=bool)]

@@ -1,7 +1,7 @@
 """Which devices, which product precision, how much memory: decided by capability or a short probe, never by guess."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -33,6 +33,11 @@ def find_devices(name: str = "auto") -> list[torch.device]:
         return known[name]
     available = ", ".join(key for key, devices in known.items() if devices)
     raise InputError(f"no device {shown(name)} here; available: auto, {available}")
+
+
+def with_float64(devices: Sequence[torch.device]) -> list[torch.device]:
+    """The devices that know float64, else the CPU: MPS does not."""
+    return [device for device in devices if device.type != "mps"] or [torch.device("cpu")]
 
 
 @cache

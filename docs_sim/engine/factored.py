@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from docs_sim.engine.device import free_memory
+from docs_sim.engine.device import free_memory, with_float64
 from docs_sim.engine.parallel import run_together
 from docs_sim.engine.parts import MatrixParts, factoring
 from docs_sim.engine.plan import cross_order, pair_order, share
@@ -111,7 +111,7 @@ def _compare(
     memory_budget: int | None,
     progress: Callable[[int], None],
 ) -> list[tuple[Pair, tuple[float, float]]]:
-    rule = factoring(index)
+    rule, devices = factoring(index), with_float64(devices)
     capacity = min(_capacity(parts, rule.parts, device, memory_budget) for device in devices)
     runs = share(list(order(max(2, capacity - 1))), len(devices))  # the least recently used goes: one place to spare
 

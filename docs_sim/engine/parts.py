@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from docs_sim.engine.device import free_memory
+from docs_sim.engine.device import free_memory, with_float64
 from docs_sim.engine.inputs import check_comparable
 from docs_sim.engine.parallel import run_together
 from docs_sim.engine.prepared import LoadableMatrix, with_tensors
@@ -63,6 +63,8 @@ def prepared_parts(
     budget = memory_budget or free_memory(torch.device("cpu")) // 2
 
     rules = {index: factoring(index) for index in indices}
+
+    devices = with_float64(devices)
 
     def prepare(device: torch.device, own: Sequence[LoadableMatrix]) -> Iterator[MatrixParts]:
         return (_prepare(matrix, rules, device, svcca_variance) for matrix in own)

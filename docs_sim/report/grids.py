@@ -16,16 +16,16 @@ from docs_sim.errors import InputError
 from docs_sim.report.text import printable
 
 # A result looks the same whatever the user's matplotlibrc says (LaTeX that is not installed, 20,000 dots an inch).
-_STYLE = dict(matplotlib.rcParamsDefault) | {
+STYLE = dict(matplotlib.rcParamsDefault) | {
     "backend": "agg",
     "svg.hashsalt": "docs-sim",
     "svg.fonttype": "none",
     "pdf.fonttype": 42,
 }
 _MAX_TICKS, _MAX_LONG_TICKS = 24, 16  # long labels have three characters or more
-_COLOURS = "viridis"  # even in lightness and safe for colour-blind readers, also in print
+COLOURS = "viridis"  # even in lightness and safe for colour-blind readers, also in print
 _TITLE_WIDTH = 64
-_DIAGONAL = "0.82"
+NOTHING = "0.82"
 _FARTHEST = 1e6  # of an end of the colour scale; beyond it matplotlib runs out of digits
 
 
@@ -60,7 +60,7 @@ def draw_grid(grid: GridFigure) -> Figure:
         InputError: if the ends of the colour scale are not in order.
     """
     check_colour_range(grid.vmin, grid.vmax)
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         return _draw(grid)
 
 
@@ -70,14 +70,14 @@ def _draw(grid: GridFigure) -> Figure:
     low, high = _colour_range(grid, grid.values[~diagonal])
     figure = Figure(figsize=(6.4, 5.6), layout="constrained", dpi=150)
     axes = figure.subplots()
-    axes.set_facecolor(_DIAGONAL)
+    axes.set_facecolor(NOTHING)
     step = math.ceil(count / (_MAX_LONG_TICKS if max(map(len, grid.labels)) > 2 else _MAX_TICKS))
     seaborn.heatmap(
         grid.values,
         mask=diagonal | ~np.isfinite(grid.values),
         ax=axes,
         square=True,
-        cmap=_COLOURS,
+        cmap=COLOURS,
         vmin=low,
         vmax=high,
         xticklabels=False,
@@ -133,7 +133,7 @@ def figure_bytes(figure: Figure, suffix: str) -> bytes:
     """The figure as a file of this format, the same bytes for the same figure."""
     buffer = io.BytesIO()
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(suffix)
-    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # a name in letters that the font lacks
         figure.savefig(buffer, format=suffix, metadata=metadata, dpi=150 if suffix == "png" else 300)
     return buffer.getvalue()
