@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
+from docs_sim.analyses.choices import NullName, Precision
 from docs_sim.errors import InputError, shown
+from docs_sim.report.choices import Format
 
 _UNITS = {"": 1, "B": 1, "K": 2**10, "KIB": 2**10, "M": 2**20, "MIB": 2**20, "G": 2**30, "GIB": 2**30, "T": 2**40}
 _UNITS |= {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "TIB": 2**40}
@@ -59,6 +61,26 @@ MemoryBudget = Annotated[
         help="Memory for weights at work, such as 4GiB, at least that of two matrices. Default: half of what is free.",
     ),
 ]
+Null = Annotated[
+    NullName | None,
+    typer.Option(
+        "--null",
+        help="Simulate what unrelated matrices give: rotation (one side turned at random; each matrix keeps its own "
+        "geometry) or reinit (both sides Gaussian).",
+        show_default=False,
+    ),
+]
+NullRepeats = Annotated[
+    int, typer.Option("--null-repeats", help="How often the null is drawn; two or more give z-scores.")
+]
+SvccaThreshold = Annotated[
+    float, typer.Option("--svcca-threshold", help="Share of the variance that SVCCA keeps, in (0, 1].")
+]
+Precisions = Annotated[Precision, typer.Option("--precision", help="auto, or highest for float32 products everywhere.")]
+Formats = Annotated[
+    list[Format] | None,
+    typer.Option("--format", help="Format of the figure; may be repeated. Default: png."),
+]
 Offline = Annotated[
     bool, typer.Option("--offline", metavar="", help="Never use the network, also for models that are not here.")
 ]
@@ -69,12 +91,14 @@ Quiet = Annotated[
 Debug = Annotated[bool, typer.Option("--debug", metavar="", help="Show the traceback of an error.")]
 
 
-def parse_bytes(text: str) -> int:
-    """``4GiB``, ``256 MiB``, ``500MB`` or a plain number of bytes.
+def parse_bytes(text: str | None) -> int | None:
+    """``4GiB``, ``256 MiB``, ``500MB`` or a plain number of bytes; None stays None.
 
     Raises:
         InputError: if it is none of these, or not above zero.
     """
+    if text is None:
+        return None
     found = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,15})?)\s*([A-Za-z]*)\s*", text)
     unit = _UNITS.get(found[2].upper()) if found else None
     size = int(float(found[1]) * unit) if found and unit else 0

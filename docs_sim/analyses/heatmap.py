@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from docs_sim.analyses.choices import SVCCA_VARIANCE, Computation
 from docs_sim.analyses.index_grid import IndexGrid, off_diagonal
-from docs_sim.analyses.layer_grids import Computation, check_choice, layer_grids, subject
+from docs_sim.analyses.layer_grids import check_choice, check_computation, layer_grids, subject
 from docs_sim.analyses.selection import Selection, select_layers
 from docs_sim.checkpoint import Checkpoint, open_checkpoint
 from docs_sim.errors import InputError
-from docs_sim.indices.centred import SVCCA_VARIANCE
 from docs_sim.indices.docs import QUANTILES
 from docs_sim.indices.table import INDICES
 from docs_sim.report.choices import Format, Scale
@@ -258,7 +258,7 @@ def heatmap(
     """
     check_choice("index", index, INDICES)
     computation = Computation(device, precision, memory_budget, svcca_variance, null, null_repeats)
-    computation.check()  # what is wrong shall not wait for the network
+    check_computation(computation)  # what is wrong shall not wait for the network
     if isinstance(model, Checkpoint):
         _refuse_opening(revision=revision, tower=tower != "language", layout=layout, offline=offline)
         checkpoint = model

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from docs_sim.analyses.choices import Computation
 from docs_sim.analyses.index_grid import IndexGrid, off_diagonal
-from docs_sim.analyses.layer_grids import Computation, LayerGrids, check_choice, layer_grids, subject
+from docs_sim.analyses.layer_grids import LayerGrids, check_choice, layer_grids, subject
 from docs_sim.analyses.mantel import Mantel, mantel
 from docs_sim.analyses.selection import Selection
 from docs_sim.indices.table import INDICES
@@ -21,6 +22,18 @@ from docs_sim.report.grids import figure_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+_COLUMNS = {  # of the table, as people read them
+    "median": "median",
+    "lowest": "lowest",
+    "highest": "highest",
+    "gini": "Gini",
+    "chance": "chance",
+    "excess": "excess",
+    "z": "z",
+    "mantel_docs": "like DOCS",
+    "mantel_p": "p",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,35 +148,47 @@ def compare_indices(
 ) -> IndexComparison:
     """Every index over the layers of a selection; arguments and errors as those of ``layer_grids``."""
     found = layer_grids(selection, list(dict.fromkeys(indices)), computation, progress)
-    return IndexComparison(found, mantel(np.array([grid.values for grid in found.grids.values()])))
+    return IndexComparison(found, mantel(np.array([grid.telling for grid in found.grids.values()])))
 
 
 def _row(grid: IndexGrid) -> dict[str, Any]:
-    values = off_diagonal(grid.values)
-    known = values[np.isfinite(values)]
-    ends = {"median": np.median(known), "lowest": known.min(), "highest": known.max()} if known.size else {}
-    excess = None if grid.excess is None else off_diagonal(grid.excess)
+    known = _known(grid.values)
     return {
-        **({"median": np.nan, "lowest": np.nan, "highest": np.nan} | ends),
+        "median": _median(grid.values),
+        "lowest": known.min() if known.size else np.nan,
+        "highest": known.max() if known.size else np.nan,
         "gini": grid.gini,
-        "chance": np.nan if grid.chance is None else float(np.median(off_diagonal(grid.chance))),
-        "excess": np.nan if excess is None or not np.isfinite(excess).any() else float(np.nanmedian(excess)),
+        "chance": _median(grid.chance),
+        "excess": _median(grid.excess),
+        "z": _median(grid.z),
         "note": "undefined" if not known.size else "degenerate" if grid.degenerate else "",
     }
+
+
+def _known(values: np.ndarray) -> np.ndarray:
+    different = off_diagonal(values)
+    return np.asarray(different[np.isfinite(different)])
+
+
+def _median(values: np.ndarray | None) -> float:
+    """Over pairs of different layers that have a value; NaN if none has."""
+    return float(np.median(known)) if values is not None and (known := _known(values)).size else float("nan")
 
 
 def _lines(table: pd.DataFrame) -> list[str]:
     """The table in columns; what is not known is left blank, and so is a column of which nothing is."""
     width = max(len(name) for name in table.index)
-    shown = [name for name in table.columns if name != "note" and table[name].notna().any()]
-    heading = f"  {'':{width}} " + "".join(f"{name.replace('_', ' '):>13}" for name in shown)
+    columns = {name: heading for name, heading in _COLUMNS.items() if name in table and table[name].notna().any()}
     lines = [
-        f"  {name:{width}} "
-        + "".join(f"{'' if np.isnan(row[column]) else format(row[column], '.4f'):>13}" for column in shown)
-        + (f"  {row['note']}" if row["note"] else "")
+        f"  {name:{width}}" + "".join(f"{_number(row[column]):>10}" for column in columns) + f"  {row['note']}".rstrip()
         for name, row in table.iterrows()
     ]
-    return [heading, *lines]
+    return [f"  {'':{width}}" + "".join(f"{heading:>10}" for heading in columns.values()), *lines]
+
+
+def _number(value: float) -> str:
+    """In four decimals, or as a power of ten where these show nothing."""
+    return "" if np.isnan(value) else f"{value:.4f}" if value == 0 or abs(value) >= 5e-4 else f"{value:.1e}"
 
 
 def _title(grid: IndexGrid) -> str:

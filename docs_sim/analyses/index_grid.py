@@ -15,7 +15,7 @@ from docs_sim.engine.grid import DocsGrid, docs_grid, docs_pairs
 from docs_sim.engine.nulls import ByChance, gaussian, rotated
 from docs_sim.engine.parts import MatrixParts, factoring, prepared_parts
 from docs_sim.engine.prepared import LoadableMatrix
-from docs_sim.indices.centred import SVCCA_VARIANCE
+from docs_sim.indices.choices import SVCCA_VARIANCE
 from docs_sim.indices.docs import QUANTILES, excess
 from docs_sim.indices.factoring import Factoring
 from docs_sim.indices.gini import mean_gini
@@ -69,18 +69,26 @@ class IndexGrid:
         return self.analytic_chance if self.null is None else self.null.mean
 
     @property
+    def telling(self) -> np.ndarray:
+        """(L, L): the values, NaN where they are degenerate: what differs there is rounding."""
+        return self.values if self.factored is None else np.where(self.factored.degenerate, np.nan, self.values)
+
+    @property
     def excess(self) -> np.ndarray | None:
-        """(L, L): (S - chance) / (1 - chance); None where nothing is known of chance or the index has no bound."""
+        """(L, L): (S - chance) / (1 - chance), NaN where degenerate.
+
+        None where nothing is known of chance, or the index has no bound.
+        """
         bounded = np.isfinite(INDICES[self.index].highest)
-        return excess(self.values, self.chance) if self.chance is not None and bounded else None
+        return excess(self.telling, self.chance) if self.chance is not None and bounded else None
 
     @property
     def z(self) -> np.ndarray | None:
-        """(L, L): (S - mean of the null) / its standard deviation; None for fewer than two repeats."""
+        """(L, L): (S - mean of the null) / its standard deviation, NaN where degenerate; None without two repeats."""
         if self.null is None or self.null.repeats < 2:
             return None
         spread = np.where(self.null.deviation > 0, self.null.deviation, np.nan)
-        return np.asarray((self.values - self.null.mean) / spread)
+        return np.asarray((self.telling - self.null.mean) / spread)
 
     @cached_property
     def gini(self) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from docs_sim.analyses.choices import NullName, Precision
+from docs_sim.analyses.choices import Computation, NullName, Precision
 from docs_sim.analyses.index_grid import IndexGrid, index_grids, off_diagonal
 from docs_sim.analyses.selection import Selection
 from docs_sim.checkpoint import WeightMatrix
@@ -16,48 +16,11 @@ from docs_sim.checkpoint.header import FLOATS
 from docs_sim.engine.device import find_devices
 from docs_sim.engine.grid import DocsGrid
 from docs_sim.errors import InputError, shown
-from docs_sim.indices.centred import SVCCA_VARIANCE
 from docs_sim.indices.docs import excess
 from docs_sim.indices.table import INDICES
 
 _BY_ACCIDENT = -0.005  # mean excess; that of random experts as small as (64, 40) is above
 _MOST_REPEATS = 10_000
-
-
-@dataclass(frozen=True)
-class Computation:
-    """How grids are computed.
-
-    Attributes:
-        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
-        precision: ``auto`` or ``highest`` (float32 products everywhere), for DOCS.
-        memory_budget: bytes for prepared matrices; half of the free memory if None.
-        svcca_variance: share of the variance that SVCCA keeps, in (0, 1].
-        null: what stands for unrelated matrices, ``rotation`` or ``reinit``; no simulation if None.
-        null_repeats: how often each pair is drawn.
-    """
-
-    device: str = "auto"
-    precision: str = "auto"
-    memory_budget: int | None = None
-    svcca_variance: float = SVCCA_VARIANCE
-    null: str | None = None
-    null_repeats: int = 1
-
-    def check(self) -> None:
-        """Refuse what cannot be, before anything is read.
-
-        Raises:
-            InputError: naming the choice.
-        """
-        check_choice("precision", self.precision, Precision)
-        find_devices(self.device)
-        if not 0 < self.svcca_variance <= 1:
-            raise InputError(f"the SVCCA threshold is a share of the variance in (0, 1], not {self.svcca_variance}")
-        if self.null is not None:
-            check_choice("null", self.null, NullName)
-        if not 1 <= self.null_repeats <= _MOST_REPEATS:
-            raise InputError(f"a null is drawn 1 to {_MOST_REPEATS:,} times, not {self.null_repeats}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +65,7 @@ def layer_grids(
     """
     for index in indices:
         check_choice("index", index, INDICES)
-    computation.check()
+    check_computation(computation)
     checkpoint, matrices = selection.checkpoint, selection.matrices
     if len(matrices) < 2:
         raise InputError(
@@ -161,6 +124,22 @@ def subject(matrix: str, settings: dict[str, Any]) -> str:
     if chosen is not None:
         words.append(experts.get(chosen, f"of expert {chosen}" if chosen.isdecimal() else f"of {chosen}"))
     return " ".join([*filter(None, words), *([] if layout is None else [f"by {Path(layout).name}"])])
+
+
+def check_computation(computation: Computation) -> None:
+    """Refuse what cannot be computed, before anything is read.
+
+    Raises:
+        InputError: naming the choice.
+    """
+    check_choice("precision", computation.precision, Precision)
+    find_devices(computation.device)
+    if not 0 < computation.svcca_variance <= 1:
+        raise InputError(f"the SVCCA threshold is a share of the variance in (0, 1], not {computation.svcca_variance}")
+    if computation.null is not None:
+        check_choice("null", computation.null, NullName)
+    if not 1 <= computation.null_repeats <= _MOST_REPEATS:
+        raise InputError(f"a null is drawn 1 to {_MOST_REPEATS:,} times, not {computation.null_repeats}")
 
 
 def check_choice(what: str, choice: str, known: Iterable[str]) -> None:

@@ -1,5 +1,6 @@
 """What chance puts in the place of a matrix: itself, turned at random, or independent Gaussian numbers."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -50,8 +51,12 @@ def rotated(matrix: LoadableMatrix, seed: int) -> Tensor:
 
 
 def gaussian(matrix: LoadableMatrix, seed: int) -> Tensor:
-    """Independent standard normal numbers in the shape of a matrix, in float32: the layer initialised anew."""
-    return torch.randn(matrix.shape, generator=torch.Generator().manual_seed(seed))
+    """The layer initialised anew: independent normal numbers of the same root mean square, (n, m) in float32.
+
+    The size matters to linear HSIC alone.
+    """
+    size = torch.linalg.vector_norm(matrix.load(), dtype=torch.float64) / math.sqrt(math.prod(matrix.shape))
+    return torch.randn(matrix.shape, generator=torch.Generator().manual_seed(seed)) * float(size)
 
 
 @lru_cache(maxsize=1)  # all matrices of a repeat are turned alike

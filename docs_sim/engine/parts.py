@@ -15,7 +15,8 @@ from docs_sim.engine.inputs import check_comparable
 from docs_sim.engine.parallel import run_together
 from docs_sim.engine.prepared import LoadableMatrix, with_tensors
 from docs_sim.errors import InputError
-from docs_sim.indices.centred import SVCCA_VARIANCE, Centred
+from docs_sim.indices.centred import Centred
+from docs_sim.indices.choices import SVCCA_VARIANCE
 from docs_sim.indices.factoring import Factoring
 from docs_sim.indices.precision import full_float32
 from docs_sim.indices.table import INDICES

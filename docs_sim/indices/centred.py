@@ -10,7 +10,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-SVCCA_VARIANCE = 0.99  # Raghu et al. 2017
+from docs_sim.indices.choices import SVCCA_VARIANCE
+
 RBF_FRACTION = 0.8  # of the median distance; Kornblith et al. 2019 try 0.2, 0.4 and 0.8
 _PROPORTIONAL = 1e-6  # share of a Gram matrix outside the multiples of the centring matrix: below it is a multiple
 _COMMON = 2.0**-16  # the largest |entry| between this and its inverse: fourth powers fit into float32

@@ -4,7 +4,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from docs_sim.indices.cca import mean_correlation, mean_squared_correlation
-from docs_sim.indices.centred import SVCCA_VARIANCE
+from docs_sim.indices.choices import SVCCA_VARIANCE
 from docs_sim.indices.factoring import Factoring, Parts, both_ways
 
 _FIXED = "the leading directions are all n - 1 that there are, so every canonical correlation is 1"

@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from docs_sim.indices.cca import CCA, CCA_R2, cca, cca_r2
+from docs_sim.indices.choices import IndexName
 from docs_sim.indices.docs import (
     Matches,
     best_matches,
@@ -22,7 +23,6 @@ from docs_sim.indices.linear_cka import LINEAR_CKA, linear_cka
 from docs_sim.indices.linear_cka_debiased import LINEAR_CKA_DEBIASED, linear_cka_debiased
 from docs_sim.indices.linear_hsic import LINEAR_HSIC, linear_hsic
 from docs_sim.indices.linear_regression import LINEAR_REGRESSION, linear_regression
-from docs_sim.indices.names import IndexName
 from docs_sim.indices.procrustes import PROCRUSTES, procrustes
 from docs_sim.indices.pwcca import PWCCA, pwcca
 from docs_sim.indices.rbf_cka import RBF_CKA, rbf_cka

@@ -16,6 +16,7 @@ from docs_sim.report.text import printable
 
 _SIDE = 2.9  # inches, of a panel
 _TICKS = 8
+_ROUNDING = 1e-6  # of single precision: no difference that a colour should show
 _WIDTH = 34  # characters of a panel's title
 
 
@@ -35,7 +36,7 @@ class Panel:
 
 
 def draw_panels(panels: Sequence[Panel], labels: Sequence[str], title: str, axis_label: str) -> Figure:
-    """Square heatmaps side by side, as many columns as rows or one more. Needs no display.
+    """Square heatmaps side by side, in about as many columns as rows. Needs no display.
 
     Args:
         panels: at least one.
@@ -43,7 +44,8 @@ def draw_panels(panels: Sequence[Panel], labels: Sequence[str], title: str, axis
         title: of the figure.
         axis_label: what rows and columns are.
     """
-    columns = math.ceil(math.sqrt(len(panels)))
+    square = math.ceil(math.sqrt(len(panels)))
+    columns = min(square, square + 1, key=lambda count: -len(panels) % count)  # the fewest empty places
     rows = math.ceil(len(panels) / columns)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(_SIDE * 1.15 * columns, _SIDE * rows + 0.4), layout="constrained", dpi=150)
@@ -66,7 +68,8 @@ def _draw(axes: Axes, panel: Panel, labels: Sequence[str]) -> None:
     mask = np.eye(count, dtype=bool) | ~np.isfinite(panel.values)
     shown = panel.values[~mask]
     low, high = (float(shown.min()), float(shown.max())) if shown.size else (0.0, 1.0)
-    margin = 0.0 if high > low else max(abs(high) * 0.01, 1e-6)
+    constant = high - low <= _ROUNDING * abs(high)
+    margin = max(abs(high) * 0.01, 1e-6) if constant else 0.0
     axes.set_facecolor(NOTHING)
     seaborn.heatmap(
         panel.values,
@@ -79,10 +82,12 @@ def _draw(axes: Axes, panel: Panel, labels: Sequence[str]) -> None:
         alpha=0.3 if panel.pale else 1.0,
         xticklabels=False,
         yticklabels=False,
-        cbar_kws={"shrink": 0.8},
+        cbar_kws={"shrink": 0.8, "ticks": [high] if constant else None},
         rasterized=True,
     )
-    axes.collections[0].colorbar.ax.tick_params(labelsize=7)
+    if (bar := axes.collections[0].colorbar) is not None:
+        bar.ax.tick_params(labelsize=7)
+        bar.ax.ticklabel_format(useOffset=False)
     positions = range(0, count, math.ceil(count / _TICKS))
     places, names = [position + 0.5 for position in positions], [labels[position] for position in positions]
     axes.set_xticks(places, names, rotation=0, fontsize=7)

@@ -62,7 +62,7 @@ def test_values_are_those_of_the_textbook(dtype, precision, product, related, mo
     checkpoint = related(dtype, n=128)
     matrices = [matrix.load() for matrix in checkpoint.matrices("mlp_up")]
     found = heatmap(checkpoint, precision=precision, device="cpu")
-    assert found.grid.product == product
+    assert found.settings["product"] == product
     assert np.array_equal(found.values, found.values.T)
     assert np.array_equal(np.diag(found.values), np.ones(5))
     for i, j in combinations(range(5), 2):
@@ -206,8 +206,8 @@ def test_pairs_agree_with_the_grid(index, write_model, llama_tensors):
         assert (pairs[f"scale_{side}"] > 0).all()
         assert (pairs[f"location_{side}"] < pairs[f"mean_{side}"]).all()
     # The first pair as the textbook has it: side x is s_X of layer 0 against layer 1.
-    assert pairs["location_x"][0] == found.grid.location[0, 1]
-    assert pairs["location_y"][0] == found.grid.location[1, 0]
+    assert pairs["location_x"][0] == found.grid.neurons.location[0, 1]
+    assert pairs["location_y"][0] == found.grid.neurons.location[1, 0]
 
 
 def test_result_survives_json(small):

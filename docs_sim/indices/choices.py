@@ -1,6 +1,8 @@
-"""The names of the indices, without the indices: these need torch, and the command line's help does not wait for it."""
+"""Names and defaults of the indices without the indices, which need torch: the command line's help does not wait."""
 
 from enum import StrEnum
+
+SVCCA_VARIANCE = 0.99  # share of the squared singular values; Raghu et al. 2017
 
 
 class IndexName(StrEnum):
