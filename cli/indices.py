@@ -9,7 +9,8 @@ from docs_sim.analyses.choices import SVCCA_VARIANCE, Computation, IndexName, Pr
 from docs_sim.errors import InputError, shown
 
 from . import options
-from .request import Progress, Request, changed, suffixes
+from .output import default_directory
+from .request import Progress, Request, changed, deliver, suffixes
 
 if TYPE_CHECKING:
     from docs_sim.analyses.index_comparison import IndexComparison
@@ -17,12 +18,21 @@ if TYPE_CHECKING:
 
 
 def indices(
-    model: options.Model,
+    context: typer.Context,
+    model: options.ModelIfAny = None,
     matrix: options.Matrix = "mlp_up",
     only: Annotated[
         str | None,
         typer.Option("--only", help=f"Only these indices, such as docs,linear_cka. Known: {', '.join(IndexName)}."),
     ] = None,
+    properties: Annotated[
+        bool,
+        typer.Option(
+            "--properties",
+            metavar="",
+            help="Try what each index promises, on random and structured matrices: no MODEL.",
+        ),
+    ] = False,
     layers: options.Layers = None,
     experts: options.Experts = "concat",
     stack: options.Stack = None,
@@ -44,6 +54,12 @@ def indices(
 ) -> None:
     """Compare one weight matrix over all pairs of layers with every index, and the indices with each other."""
     names = _names(only)
+    if properties:
+        _refuse_options_of_models(context)
+        _properties(names, out or default_directory("indices", "properties"), json=json, quiet=quiet)
+        return
+    if model is None:
+        raise InputError("which MODEL? Give one, or --properties. See `docs-sim indices --help`.")
     budget = options.parse_bytes(memory_budget)
     computation = Computation(device, precision, budget, svcca_threshold, null, null_repeats)
     request = Request(
@@ -70,3 +86,32 @@ def _names(only: str | None) -> list[str]:
     if unknown:
         raise InputError(f"unknown index {shown(unknown[0])}; known: {', '.join(IndexName)}")
     return [name for name in IndexName if name in asked]
+
+
+_OF_PROPERTIES = {"properties", "only", "out", "json", "quiet", "debug"}
+
+
+def _refuse_options_of_models(context: typer.Context) -> None:
+    given = [
+        parameter
+        for parameter in context.command.params
+        if str(context.get_parameter_source(parameter.name or "")).endswith("COMMANDLINE")
+    ]
+    for parameter in given:
+        if parameter.name not in _OF_PROPERTIES:
+            name = parameter.opts[0]
+            raise InputError(
+                f"--properties tries the indices without a model: leave out {name if '-' in name else name.upper()}"
+            )
+
+
+def _properties(names: list[str], directory: Path, *, json: bool, quiet: bool) -> None:
+    from docs_sim.analyses.index_properties import index_properties
+
+    deliver(
+        lambda: index_properties(names),
+        lambda result, directory: result.save(directory),
+        directory,
+        json=json,
+        quiet=quiet,
+    )

@@ -2,13 +2,12 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from docs_sim.errors import shown
-from docs_sim.report.text import ranges
+from docs_sim.report.text import aligned, ranges
 
 from . import options
 from .output import print_lines, print_result, progress_bar, shortened
@@ -115,7 +114,7 @@ def _matrix_table(matrices: list["WeightMatrix"]) -> list[str]:
         layers = ranges(member.layer for member in members if member.layer is not None)
         numbers = ranges(member.expert for member in members if isinstance(member.expert, int))
         rows.append((name, layers, " ".join(filter(None, [part, numbers])), str(shape), dtype))
-    return _aligned(rows) if len(rows) > 1 else ["no matrix could be named"]
+    return aligned(rows) if len(rows) > 1 else ["no matrix could be named"]
 
 
 def _unnamed_table(checkpoint: "Checkpoint") -> list[str]:
@@ -137,9 +136,4 @@ def _unnamed_table(checkpoint: "Checkpoint") -> list[str]:
                 one.reason if len(reasons) == 1 else reason,
             )
         )
-    return ["", *_aligned(rows)]
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return ["", *aligned(rows)]

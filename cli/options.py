@@ -20,14 +20,11 @@ def _directory(text: str) -> Path:
     return Path(text)
 
 
-Model = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        help="A directory, a .safetensors or .gguf file, a Hub id, a short alias, ADAPTER+BASE, or demo "
-        "(demo-tuned, demo-moe).",
-    ),
-]
+_MODEL = (
+    "A directory, a .safetensors or .gguf file, a Hub id, a short alias, ADAPTER+BASE, or demo (demo-tuned, demo-moe)."
+)
+Model = Annotated[str, typer.Argument(metavar="MODEL", help=_MODEL)]
+ModelIfAny = Annotated[str | None, typer.Argument(metavar="MODEL", help=_MODEL, show_default=False)]
 Matrix = Annotated[str, typer.Option("--matrix", "-m", help="Which weight matrix: mlp_up, attn_q, ... or an alias.")]
 Layers = Annotated[str | None, typer.Option("--layers", help="Only these layers, such as 0-15,20.")]
 Experts = Annotated[

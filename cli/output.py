@@ -24,12 +24,12 @@ _LONGEST_TEXT = 100
 _PATIENCE = 1.0  # seconds before a progress bar is worth a reader's attention
 
 
-def default_directory(command: str, model: str, matrix: str, *choices: str) -> Path:
-    """``docs-sim-out/<command>-<model>-<matrix>-...``, where every choice that changes the result has its own.
+def default_directory(command: str, *choices: str) -> Path:
+    """``docs-sim-out/<command>-<choice>-...``, where every choice that changes the result has its own.
 
     Nothing is in it that a file system dislikes.
     """
-    name = "-".join([command, model, matrix, *filter(None, choices)])
+    name = "-".join([command, *filter(None, choices)])
     harmless = re.sub(r"[^\w.+-]+", "-", name)
     if len(harmless.encode()) > _LONGEST_NAME:
         mark = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]

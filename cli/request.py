@@ -81,15 +81,15 @@ class Request:
             )
         selection = select_layers(checkpoint, self.matrix, self.layers, self.experts, self.stack)
 
-        from docs_sim.report.files import reserved  # a wrong name shall not wait for numpy
-
         directory = self.out or self._directory(selection, choices)
-        with reserved(directory):
+
+        def watched() -> Found:
+            nonlocal bars
             _tell_what_is_replaced(directory, selection)
             with progress_bar(f"{checkpoint.name} {self.matrix}", quiet=self.quiet) as bars:
-                result = compute(selection, bars.pairs)
-            written = save(result, directory)
-        _tell(result, written, directory, json=self.json, quiet=self.quiet)
+                return compute(selection, bars.pairs)
+
+        deliver(watched, save, directory, json=self.json, quiet=self.quiet)
 
     def _directory(self, selection: "Selection", choices: Sequence[str]) -> Path:
         """Where the files go if nobody says: a folder for each choice that changes the numbers."""
@@ -107,6 +107,23 @@ class Request:
             f"revision-{self.revision}" if self.revision else "",
             *choices,
         )
+
+
+def deliver(
+    compute: Callable[[], Found],
+    save: Callable[[Found, Path], list[Path]],
+    directory: Path,
+    *,
+    json: bool,
+    quiet: bool,
+) -> None:
+    """Compute once it is known that the directory can be written, save, and tell."""
+    from docs_sim.report.files import reserved
+
+    with reserved(directory):
+        result = compute()
+        written = save(result, directory)
+    _tell(result, written, directory, json=json, quiet=quiet)
 
 
 def changed(computation: Computation) -> list[str]:

@@ -19,6 +19,7 @@ from docs_sim.report.choices import Format
 from docs_sim.report.files import RESULT, check_replaceable, json_text, write_files
 from docs_sim.report.grid_panels import Panel, draw_panels
 from docs_sim.report.grids import figure_bytes
+from docs_sim.report.text import aligned
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -177,13 +178,9 @@ def _median(values: np.ndarray | None) -> float:
 
 def _lines(table: pd.DataFrame) -> list[str]:
     """The table in columns; what is not known is left blank, and so is a column of which nothing is."""
-    width = max(len(name) for name in table.index)
     columns = {name: heading for name, heading in _COLUMNS.items() if name in table and table[name].notna().any()}
-    lines = [
-        f"  {name:{width}}" + "".join(f"{_number(row[column]):>10}" for column in columns) + f"  {row['note']}".rstrip()
-        for name, row in table.iterrows()
-    ]
-    return [f"  {'':{width}}" + "".join(f"{heading:>10}" for heading in columns.values()), *lines]
+    rows = [(str(name), *(_number(row[column]) for column in columns), row["note"]) for name, row in table.iterrows()]
+    return [f"  {line}" for line in aligned([("", *columns.values(), ""), *rows], right=True)]
 
 
 def _number(value: float) -> str:
