@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from docs_sim.analyses.index_comparison import IndexComparison
     from docs_sim.analyses.selection import Selection
 
+_OF_PROPERTIES = {"properties", "only", "out", "json", "quiet", "debug"}
+
 
 def indices(
     context: typer.Context,
@@ -55,7 +57,8 @@ def indices(
     """Compare one weight matrix over all pairs of layers with every index, and the indices with each other."""
     names = _names(only)
     if properties:
-        _refuse_options_of_models(context)
+        of_models = {parameter.name or "" for parameter in context.command.params} - _OF_PROPERTIES
+        options.refuse_given(context, of_models, "is of a model, and --properties tries the indices without one")
         _properties(names, out or default_directory("indices", "properties"), json=json, quiet=quiet)
         return
     if model is None:
@@ -67,9 +70,9 @@ def indices(
     )
 
     def compute(selection: "Selection", progress: Progress) -> "IndexComparison":
-        from docs_sim.analyses.index_comparison import compare_indices
+        from docs_sim.analyses.index_comparison import indices_over_layers
 
-        return compare_indices(selection, names, computation, progress)
+        return indices_over_layers(selection, names, computation, progress)
 
     def save(result: "IndexComparison", directory: Path) -> list[Path]:
         return result.save(directory, formats=suffixes(formats))
@@ -86,23 +89,6 @@ def _names(only: str | None) -> list[str]:
     if unknown:
         raise InputError(f"unknown index {shown(unknown[0])}; known: {', '.join(IndexName)}")
     return [name for name in IndexName if name in asked]
-
-
-_OF_PROPERTIES = {"properties", "only", "out", "json", "quiet", "debug"}
-
-
-def _refuse_options_of_models(context: typer.Context) -> None:
-    given = [
-        parameter
-        for parameter in context.command.params
-        if str(context.get_parameter_source(parameter.name or "")).endswith("COMMANDLINE")
-    ]
-    for parameter in given:
-        if parameter.name not in _OF_PROPERTIES:
-            name = parameter.opts[0]
-            raise InputError(
-                f"--properties tries the indices without a model: leave out {name if '-' in name else name.upper()}"
-            )
 
 
 def _properties(names: list[str], directory: Path, *, json: bool, quiet: bool) -> None:

@@ -4,40 +4,78 @@ import re
 from collections import defaultdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from docs_sim.errors import shown
 from docs_sim.report.text import aligned, ranges
 
 from . import options
-from .output import print_lines, print_result, progress_bar, shortened
+from .output import default_directory, print_lines, print_result, progress_bar, shortened
+from .request import deliver, suffixes
 
 if TYPE_CHECKING:
+    from docs_sim.analyses.column_orthogonality import ColumnOrthogonality
     from docs_sim.checkpoint import Checkpoint, WeightMatrix
     from docs_sim.checkpoint.unnamed import Unnamed
 
+_OF_ORTHOGONALITY = {"matrix", "formats", "out", "device", "quiet"}
 _NUMBER = re.compile(r"(?<=\w\.)\d+(?=\.\w)")  # of a layer or an expert in a name; shapes and conv1d have others
 
 
 def inspect(
+    context: typer.Context,
     model: options.Model,
+    orthogonality: Annotated[
+        bool,
+        typer.Option("--orthogonality", metavar="", help="Measure |cos| between the columns of each matrix instead."),
+    ] = False,
+    matrix: Annotated[
+        str | None, typer.Option("--matrix", "-m", help="With --orthogonality: only this one.", show_default=False)
+    ] = None,
     tower: options.Tower = "language",
     layout: options.Layout = None,
     revision: options.Revision = None,
     offline: options.Offline = False,
+    formats: options.Formats = None,
+    out: options.Out = None,
     json: options.Json = False,
+    device: options.Device = "auto",
+    quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
     """List layers, matrices, experts, shapes, storage, and every other tensor with a reason. Reads headers only."""
     from docs_sim.checkpoint import open_checkpoint
     from docs_sim.report.files import json_text
 
-    with progress_bar(f"headers of {Path(model).name}", quiet=False) as bars:
-        checkpoint = open_checkpoint(model, revision, offline=offline, tower=tower, layout=layout, arrived=bars.arrived)
-    if json:
-        print_result(json_text(_contents(checkpoint)))
-    else:
-        print_lines([*_heading(checkpoint), "", *_matrix_table(checkpoint.matrices()), *_unnamed_table(checkpoint)])
+    if not orthogonality:
+        options.refuse_given(context, _OF_ORTHOGONALITY, "goes with --orthogonality; else headers are all that is read")
+
+    def arrived(count: int) -> None:
+        bars.arrived(count)
+
+    with progress_bar(f"headers of {Path(model).name}", quiet=quiet) as bars:
+        checkpoint = open_checkpoint(model, revision, offline=offline, tower=tower, layout=layout, arrived=arrived)
+    if not orthogonality:
+        if json:
+            print_result(json_text(_contents(checkpoint)))
+        else:
+            print_lines([*_heading(checkpoint), "", *_matrix_table(checkpoint.matrices()), *_unnamed_table(checkpoint)])
+        return
+
+    def compute() -> "ColumnOrthogonality":
+        from docs_sim.analyses.column_orthogonality import column_orthogonality
+
+        nonlocal bars
+        with progress_bar(f"{checkpoint.name} columns", quiet=quiet) as bars:
+            return column_orthogonality(checkpoint, matrix, device=device, progress=bars.pairs)
+
+    def save(result: "ColumnOrthogonality", directory: Path) -> list[Path]:
+        return result.save(directory, formats=suffixes(formats))
+
+    directory = out or default_directory("orthogonality", checkpoint.name, matrix or "")
+    deliver(compute, save, directory, json=json, quiet=quiet)
 
 
 def _contents(checkpoint: "Checkpoint") -> dict[str, Any]:

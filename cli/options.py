@@ -1,6 +1,7 @@
 """The options that several commands share, each in one place."""
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
@@ -86,6 +87,19 @@ Quiet = Annotated[
 ]
 # Taken out by app.run before a command sees it; each command lists it for its help.
 Debug = Annotated[bool, typer.Option("--debug", metavar="", help="Show the traceback of an error.")]
+
+
+def refuse_given(context: typer.Context, names: Collection[str], reason: str) -> None:
+    """Refuse what has no meaning beside the other options, where it was given.
+
+    Raises:
+        InputError: naming the first of them, with ``reason``.
+    """
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in names and source is not None and source.name == "COMMANDLINE":
+            option = parameter.opts[0]
+            raise InputError(f"{option if option.startswith('-') else option.upper()} {reason}")
 
 
 def parse_bytes(text: str | None) -> int | None:

@@ -4,7 +4,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from docs_sim.analyses.column_orthogonality import ColumnOrthogonality, column_orthogonality
     from docs_sim.analyses.heatmap import Heatmap, heatmap
+    from docs_sim.analyses.index_comparison import IndexComparison, compare_indices
+    from docs_sim.analyses.index_properties import IndexProperties, index_properties
     from docs_sim.checkpoint import Checkpoint, WeightMatrix, open_checkpoint
     from docs_sim.errors import InputError
     from docs_sim.indices.docs import chance_level, docs, docs_mean
@@ -12,13 +15,19 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Checkpoint",
+    "ColumnOrthogonality",
     "Heatmap",
+    "IndexComparison",
+    "IndexProperties",
     "InputError",
     "WeightMatrix",
     "chance_level",
+    "column_orthogonality",
+    "compare_indices",
     "docs",
     "docs_mean",
     "heatmap",
+    "index_properties",
     "open_checkpoint",
     "similarity",
 ]
@@ -26,13 +35,19 @@ __all__ = [
 # Imported on first use: `docs-sim --help` and `inspect` must not wait for torch.
 _HOMES = {
     "Checkpoint": "docs_sim.checkpoint",
+    "ColumnOrthogonality": "docs_sim.analyses.column_orthogonality",
     "Heatmap": "docs_sim.analyses.heatmap",
+    "IndexComparison": "docs_sim.analyses.index_comparison",
+    "IndexProperties": "docs_sim.analyses.index_properties",
     "InputError": "docs_sim.errors",
     "WeightMatrix": "docs_sim.checkpoint",
     "chance_level": "docs_sim.indices.docs",
+    "column_orthogonality": "docs_sim.analyses.column_orthogonality",
+    "compare_indices": "docs_sim.analyses.index_comparison",
     "docs": "docs_sim.indices.docs",
     "docs_mean": "docs_sim.indices.docs",
     "heatmap": "docs_sim.analyses.heatmap",
+    "index_properties": "docs_sim.analyses.index_properties",
     "open_checkpoint": "docs_sim.checkpoint",
     "similarity": "docs_sim.indices.table",
 }

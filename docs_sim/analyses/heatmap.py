@@ -12,8 +12,8 @@ import pandas as pd
 from docs_sim.analyses.choices import SVCCA_VARIANCE, Computation
 from docs_sim.analyses.index_grid import IndexGrid, off_diagonal
 from docs_sim.analyses.layer_grids import check_choice, check_computation, layer_grids, subject
-from docs_sim.analyses.selection import Selection, select_layers
-from docs_sim.checkpoint import Checkpoint, open_checkpoint
+from docs_sim.analyses.selection import Selection, open_layers
+from docs_sim.checkpoint import Checkpoint
 from docs_sim.errors import InputError
 from docs_sim.indices.docs import QUANTILES
 from docs_sim.indices.table import INDICES
@@ -259,12 +259,18 @@ def heatmap(
     check_choice("index", index, INDICES)
     computation = Computation(device, precision, memory_budget, svcca_variance, null, null_repeats)
     check_computation(computation)  # what is wrong shall not wait for the network
-    if isinstance(model, Checkpoint):
-        _refuse_opening(revision=revision, tower=tower != "language", layout=layout, offline=offline)
-        checkpoint = model
-    else:
-        checkpoint = open_checkpoint(model, revision, offline=offline, tower=tower, layout=layout)
-    return compare_layers(select_layers(checkpoint, matrix, layers, experts, stack), index, computation, progress)
+    selection = open_layers(
+        model,
+        matrix,
+        layers=layers,
+        experts=experts,
+        stack=stack,
+        tower=tower,
+        layout=layout,
+        revision=revision,
+        offline=offline,
+    )
+    return compare_layers(selection, index, computation, progress)
 
 
 def compare_layers(
@@ -285,12 +291,3 @@ def compare_layers(
         settings=found.settings,
         seconds=found.seconds,
     )
-
-
-def _refuse_opening(**given: object) -> None:
-    """What says how to open a model says nothing of a checkpoint that is open."""
-    for name, value in given.items():
-        if value:
-            raise InputError(
-                f"{name} is of a model to be opened, and this checkpoint is open: give it to open_checkpoint"
-            )

@@ -9,11 +9,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from docs_sim.analyses.choices import Computation
+from docs_sim.analyses.choices import SVCCA_VARIANCE, Computation
+from docs_sim.analyses.column_orthogonality import (
+    MatrixOrthogonality,
+    measure_orthogonality,
+    orthogonality_lines,
+    orthogonality_table,
+)
 from docs_sim.analyses.index_grid import IndexGrid, off_diagonal
-from docs_sim.analyses.layer_grids import LayerGrids, check_choice, layer_grids, subject
+from docs_sim.analyses.layer_grids import LayerGrids, check_choice, check_computation, layer_grids, subject
 from docs_sim.analyses.mantel import Mantel, mantel
-from docs_sim.analyses.selection import Selection
+from docs_sim.analyses.selection import Selection, open_layers
+from docs_sim.checkpoint import Checkpoint
+from docs_sim.engine.device import find_devices
 from docs_sim.indices.table import INDICES
 from docs_sim.report.choices import Format
 from docs_sim.report.files import RESULT, check_replaceable, json_text, write_files
@@ -44,10 +52,13 @@ class IndexComparison:
     Attributes:
         found: the grids, and how they were computed.
         mantel: how the grids agree, in the order of ``found.grids``.
+        orthogonality: of the columns of each layer: where they are orthogonal, or more than there are dimensions,
+            indices of the spaces that they span say nothing.
     """
 
     found: LayerGrids = field(repr=False)
     mantel: Mantel = field(repr=False)
+    orthogonality: list[MatrixOrthogonality] = field(repr=False)
 
     @property
     def grids(self) -> dict[str, IndexGrid]:
@@ -80,6 +91,8 @@ class IndexComparison:
         return [
             f"{model['name']} ({kind}), {words}, {len(self.found.labels)} layers",
             *_lines(self.table()),
+            "  the columns of each layer among themselves:",
+            *orthogonality_lines(self.orthogonality),
             f"  {self.found.seconds:.1f} s on {self.found.settings['device']}",
         ]
 
@@ -102,13 +115,14 @@ class IndexComparison:
             "grids": [{"index": name, **grid.to_dict()} for name, grid in self.grids.items()],
             "table": self.table().reset_index().to_dict("records"),
             "mantel": {"indices": names, **vars(self.mantel)},
+            "orthogonality": [one.row() for one in self.orthogonality],
             "warnings": self.warnings,
             "settings": self.found.settings,
             "seconds": round(self.found.seconds, 3),
         }
 
     def save(self, directory: str | Path, *, formats: str | Sequence[str] = ("png",)) -> list[Path]:
-        """Write ``indices.<format>``, ``indices.csv``, ``mantel.csv``, a ``<index>.csv`` each, and ``result.json``.
+        """Write ``indices.<format>``, a table each for indices, Mantel test, orthogonality and every grid, ``result.json``.
 
         Raises:
             InputError: if the directory cannot be written or holds a result of something else, or a format is unknown.
@@ -121,6 +135,7 @@ class IndexComparison:
         contents = {f"indices.{suffix}": figure_bytes(figure, suffix) for suffix in formats}
         contents["indices.csv"] = self.table().to_csv().encode()
         contents["mantel.csv"] = self._mantel_frame().to_csv(index=False).encode()
+        contents["orthogonality.csv"] = orthogonality_table(self.orthogonality).to_csv(index=False).encode()
         for name, grid in self.grids.items():
             frame = pd.DataFrame(grid.values, index=self.found.labels, columns=self.found.labels)
             contents[f"{name}.csv"] = frame.to_csv(index_label="layer").encode()
@@ -142,14 +157,82 @@ class IndexComparison:
 
 
 def compare_indices(
+    model: str | Path | Checkpoint,
+    matrix: str = "mlp_up",
+    *,
+    indices: Sequence[str] = tuple(INDICES),
+    layers: str | int | Sequence[int] | None = None,
+    experts: str | int = "concat",
+    stack: str | None = None,
+    tower: str = "language",
+    layout: str | Path | None = None,
+    revision: str | None = None,
+    offline: bool = False,
+    device: str = "auto",
+    precision: str = "auto",
+    memory_budget: int | None = None,
+    svcca_variance: float = SVCCA_VARIANCE,
+    null: str | None = None,
+    null_repeats: int = 1,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> IndexComparison:
+    """Compare one matrix over all pairs of layers of a model with several indices, and these with each other.
+
+    Args:
+        model: anything that ``open_checkpoint`` takes, or a checkpoint.
+        matrix: canonical name or alias.
+        indices: their names; all if not given.
+        layers: as for ``heatmap``, and so are all others.
+        experts: as there.
+        stack: as there.
+        tower: as there.
+        layout: as there.
+        revision: as there.
+        offline: as there.
+        device: as there.
+        precision: as there.
+        memory_budget: as there.
+        svcca_variance: as there.
+        null: as there.
+        null_repeats: as there.
+        progress: as there.
+
+    Raises:
+        InputError: whatever is wrong with the arguments or the checkpoint, in one line.
+
+    >>> import docs_sim
+    >>> list(docs_sim.compare_indices("demo", indices=["docs", "linear_cka"]).grids)
+    ['docs', 'linear_cka']
+    """
+    computation = Computation(device, precision, memory_budget, svcca_variance, null, null_repeats)
+    check_computation(computation)
+    selection = open_layers(
+        model,
+        matrix,
+        layers=layers,
+        experts=experts,
+        stack=stack,
+        tower=tower,
+        layout=layout,
+        revision=revision,
+        offline=offline,
+    )
+    return indices_over_layers(selection, indices, computation, progress)
+
+
+def indices_over_layers(
     selection: Selection,
     indices: Sequence[str] = tuple(INDICES),
     computation: Computation = Computation(),  # noqa: B008 (frozen)
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> IndexComparison:
-    """Every index over the layers of a selection; arguments and errors as those of ``layer_grids``."""
+    """``compare_indices`` of matrices that are selected already; arguments and errors as those of ``layer_grids``."""
     found = layer_grids(selection, list(dict.fromkeys(indices)), computation, progress)
-    return IndexComparison(found, mantel(np.array([grid.telling for grid in found.grids.values()])))
+    return IndexComparison(
+        found,
+        mantel(np.array([grid.telling for grid in found.grids.values()])),
+        measure_orthogonality(selection.matrices, devices=find_devices(computation.device)),
+    )
 
 
 def _row(grid: IndexGrid) -> dict[str, Any]:

@@ -4,8 +4,9 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from docs_sim.checkpoint import Checkpoint, WeightMatrix
+from docs_sim.checkpoint import Checkpoint, WeightMatrix, open_checkpoint
 from docs_sim.checkpoint.matrix import concatenate
 from docs_sim.checkpoint.matrix_names import canonical_name
 from docs_sim.errors import InputError, shown
@@ -75,6 +76,35 @@ def _listed(text: str) -> set[int]:
             raise InputError(f"layers {shown(text)}: write them like 0-15 or 0,4,8-11")
         wanted.update(range(first, last + 1))
     return wanted
+
+
+def open_layers(
+    model: str | Path | Checkpoint,
+    matrix: str,
+    *,
+    layers: str | int | Sequence[int] | None,
+    experts: str | int,
+    stack: str | None,
+    tower: str,
+    layout: str | Path | None,
+    revision: str | None,
+    offline: bool,
+) -> Selection:
+    """One matrix for each layer of a model that may have to be opened; arguments as those of ``heatmap``.
+
+    Raises:
+        InputError: as ``open_checkpoint`` and ``select_layers``, or if an open checkpoint is told how to be opened.
+    """
+    if isinstance(model, Checkpoint):
+        given = {"revision": revision, "tower": tower != "language", "layout": layout, "offline": offline}
+        for name in (name for name, value in given.items() if value):
+            raise InputError(
+                f"{name} is of a model to be opened, and this checkpoint is open: give it to open_checkpoint"
+            )
+        checkpoint = model
+    else:
+        checkpoint = open_checkpoint(model, revision, offline=offline, tower=tower, layout=layout)
+    return select_layers(checkpoint, matrix, layers, experts, stack)
 
 
 def select_layers(

@@ -5,6 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+import torch
+
+Item = TypeVar("Item")
 Done = TypeVar("Done")
 
 
@@ -35,3 +38,20 @@ def run_together(works: Sequence[Iterator[Done]], progress: Callable[[int], None
             return [done for future in futures for done in future.result()]
         finally:
             stop.set()
+
+
+def map_together(
+    work: Callable[[Item, torch.device], Done],
+    items: Sequence[Item],
+    devices: Sequence[torch.device],
+    progress: Callable[[int], None],
+) -> list[Done]:
+    """``work`` of every item on one of the devices, in the order of the items."""
+    count = len(devices)
+
+    def on_device(number: int) -> Iterator[Done]:
+        return (work(item, devices[number]) for item in items[number::count])
+
+    done = run_together([on_device(number) for number in range(count)], progress)
+    places = [place for number in range(count) for place in range(number, len(items), count)]
+    return [one for _, one in sorted(zip(places, done, strict=True), key=lambda entry: entry[0])]

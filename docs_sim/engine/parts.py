@@ -1,6 +1,7 @@
 """The parts that indices keep of each matrix: prepared once, in memory up to a budget, beyond it in temporary files."""
 
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from docs_sim.engine.device import free_memory, with_float64
 from docs_sim.engine.inputs import check_comparable
-from docs_sim.engine.parallel import run_together
+from docs_sim.engine.parallel import map_together
 from docs_sim.engine.prepared import LoadableMatrix, with_tensors
 from docs_sim.errors import InputError
 from docs_sim.indices.centred import Centred
@@ -62,22 +63,14 @@ def prepared_parts(
     """
     check_comparable(matrices, memory_budget)
     budget = memory_budget or free_memory(torch.device("cpu")) // 2
-
     rules = {index: factoring(index) for index in indices}
-
-    devices = with_float64(devices)
-
-    def prepare(device: torch.device, own: Sequence[LoadableMatrix]) -> Iterator[MatrixParts]:
-        return (_prepare(matrix, rules, device, svcca_variance) for matrix in own)
-
     with tempfile.TemporaryDirectory(prefix="docs-sim-") as directory, full_float32():
         keeper = _Keeper(Path(directory), budget)
-        shares = [matrices[number :: len(devices)] for number in range(len(devices))]
-        works = [map(keeper.keep, prepare(device, own)) for device, own in zip(devices, shares, strict=True)]
-        prepared = run_together(works, progress)
-        # Device d prepared every len(devices)-th matrix from d on.
-        places = [place for number in range(len(devices)) for place in range(number, len(matrices), len(devices))]
-        yield [parts for _, parts in sorted(zip(places, prepared, strict=True), key=lambda entry: entry[0])]
+
+        def prepare(matrix: LoadableMatrix, device: torch.device) -> MatrixParts:
+            return keeper.keep(_prepare(matrix, rules, device, svcca_variance))
+
+        yield map_together(prepare, matrices, with_float64(devices), progress)
 
 
 def factoring(index: str) -> Factoring:
@@ -117,13 +110,15 @@ class _Keeper:
         self._directory = directory
         self._left = budget
         self._files = 0
+        self._lock = threading.Lock()  # devices prepare matrices at the same time
 
     def keep(self, parts: MatrixParts) -> MatrixParts:
         size = sum(tensor.nbytes for tensor in parts.tensors.values())
-        if size <= self._left:
-            self._left -= size
-            return parts
-        mapped = {name: self._mapped(tensor) for name, tensor in parts.tensors.items()}
+        with self._lock:
+            if size <= self._left:
+                self._left -= size
+                return parts
+            mapped = {name: self._mapped(tensor) for name, tensor in parts.tensors.items()}
         return MatrixParts(mapped, parts.undefined, parts.fixed)
 
     def _mapped(self, tensor: Tensor) -> Tensor:

@@ -16,13 +16,19 @@ def two_matrices(x: ArrayLike | Tensor, y: ArrayLike | Tensor) -> tuple[Tensor, 
         TypeError: if one is a matrix of a checkpoint that was not loaded.
         ValueError: if one is no real matrix, or is empty, or n differs.
     """
-    sides = _tensor(x), _tensor(y)
+    sides = real_matrix(x), real_matrix(y)
     if sides[0].shape[0] != sides[1].shape[0]:
         raise ValueError(f"the neurons live in different spaces: n is {sides[0].shape[0]} and {sides[1].shape[0]}")
     return sides
 
 
-def _tensor(side: ArrayLike | Tensor) -> Tensor:
+def real_matrix(side: ArrayLike | Tensor) -> Tensor:
+    """``side`` as a real, filled tensor (n, m) without gradients.
+
+    Raises:
+        TypeError: if it is a matrix of a checkpoint that was not loaded.
+        ValueError: if it is no real matrix, or is empty.
+    """
     if hasattr(side, "load"):
         raise TypeError(f"expected a matrix of numbers, not a {type(side).__name__}; give what its load() returns")
     matrix = side.detach() if isinstance(side, Tensor) else torch.tensor(np.asarray(side))
