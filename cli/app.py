@@ -12,7 +12,7 @@ import typer
 
 from docs_sim.errors import InputError
 
-from . import heatmap, indices, inspect, models
+from . import heatmap, histogram, indices, inspect, models
 from .output import close_output, complain, make_streams_safe, print_result
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app = typer.Typer(
 )
 _COMMANDS: dict[str, Callable[..., None]] = {
     "heatmap": heatmap.heatmap,
+    "histogram": histogram.histogram,
     "indices": indices.indices,
     "inspect": inspect.inspect,
     "models": models.models,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from docs_sim.analyses.column_orthogonality import ColumnOrthogonality, column_orthogonality
     from docs_sim.analyses.heatmap import Heatmap, heatmap
+    from docs_sim.analyses.histogram import Histogram, histogram
     from docs_sim.analyses.index_comparison import IndexComparison, compare_indices
     from docs_sim.analyses.index_properties import IndexProperties, index_properties
     from docs_sim.checkpoint import Checkpoint, WeightMatrix, open_checkpoint
@@ -17,6 +18,7 @@ __all__ = [
     "Checkpoint",
     "ColumnOrthogonality",
     "Heatmap",
+    "Histogram",
     "IndexComparison",
     "IndexProperties",
     "InputError",
@@ -27,6 +29,7 @@ __all__ = [
     "docs",
     "docs_mean",
     "heatmap",
+    "histogram",
     "index_properties",
     "open_checkpoint",
     "similarity",
@@ -37,6 +40,7 @@ _HOMES = {
     "Checkpoint": "docs_sim.checkpoint",
     "ColumnOrthogonality": "docs_sim.analyses.column_orthogonality",
     "Heatmap": "docs_sim.analyses.heatmap",
+    "Histogram": "docs_sim.analyses.histogram",
     "IndexComparison": "docs_sim.analyses.index_comparison",
     "IndexProperties": "docs_sim.analyses.index_properties",
     "InputError": "docs_sim.errors",
@@ -47,6 +51,7 @@ _HOMES = {
     "docs": "docs_sim.indices.docs",
     "docs_mean": "docs_sim.indices.docs",
     "heatmap": "docs_sim.analyses.heatmap",
+    "histogram": "docs_sim.analyses.histogram",
     "index_properties": "docs_sim.analyses.index_properties",
     "open_checkpoint": "docs_sim.checkpoint",
     "similarity": "docs_sim.indices.table",

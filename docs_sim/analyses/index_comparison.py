@@ -122,7 +122,7 @@ class IndexComparison:
         }
 
     def save(self, directory: str | Path, *, formats: str | Sequence[str] = ("png",)) -> list[Path]:
-        """Write ``indices.<format>``, a table each for indices, Mantel test, orthogonality and every grid, ``result.json``.
+        """Write ``indices.<format>``, tables (indices, Mantel test, orthogonality, every grid) and ``result.json``.
 
         Raises:
             InputError: if the directory cannot be written or holds a result of something else, or a format is unknown.
@@ -241,7 +241,7 @@ def _row(grid: IndexGrid) -> dict[str, Any]:
         "median": _median(grid.values),
         "lowest": known.min() if known.size else np.nan,
         "highest": known.max() if known.size else np.nan,
-        "gini": grid.gini,
+        "gini": np.nan if grid.degenerate else grid.gini,
         "chance": _median(grid.chance),
         "excess": _median(grid.excess),
         "z": _median(grid.z),

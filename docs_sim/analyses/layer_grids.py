@@ -12,7 +12,6 @@ from docs_sim.analyses.choices import Computation, NullName, Precision
 from docs_sim.analyses.index_grid import IndexGrid, index_grids, off_diagonal
 from docs_sim.analyses.selection import Selection
 from docs_sim.checkpoint import WeightMatrix
-from docs_sim.checkpoint.header import FLOATS
 from docs_sim.engine.device import find_devices
 from docs_sim.engine.grid import DocsGrid
 from docs_sim.errors import InputError, shown
@@ -88,7 +87,7 @@ def layer_grids(
     seconds = time.monotonic() - started
     neurons = next((grid.neurons for grid in grids.values() if grid.neurons is not None), None)
     return LayerGrids(
-        model=checkpoint.describe() | {"dtype": _stored_as(matrices)},
+        model=selection.model(),
         matrix=matrices[0].name,
         labels=[str(one.layer) for one in matrices],
         grids=grids,
@@ -106,10 +105,7 @@ def layer_grids(
             "svcca_variance": computation.svcca_variance,
             "null": computation.null,
             "null_repeats": None if computation.null is None else computation.null_repeats,
-            "tower": checkpoint.tower,
-            "layout": None if checkpoint.layout_file is None else str(checkpoint.layout_file),
-            "stack": matrices[0].stack,
-            "experts": None if selection.experts is None else str(selection.experts),
+            **selection.settings(),
             "sample": None,
         },
         seconds=seconds,
@@ -162,12 +158,6 @@ def _below_chance(selection: Selection, grid: DocsGrid) -> list[str]:
         "the layers are less alike than chance, which counts the neurons of all experts as independent: experts of a "
         "layer that are near copies of each other count as fewer; --experts 0 compares one of each layer"
     ]
-
-
-def _stored_as(matrices: Sequence[WeightMatrix]) -> str:
-    dtypes = list(dict.fromkeys(matrix.dtype for matrix in matrices))
-    dequantized = [dtype for dtype in dtypes if dtype not in FLOATS]
-    return f"dequantized from {', '.join(dequantized)}" if dequantized else ", ".join(dtypes)
 
 
 def _zero_columns(matrices: Sequence[WeightMatrix], grid: DocsGrid) -> list[str]:

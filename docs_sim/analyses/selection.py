@@ -5,8 +5,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from docs_sim.checkpoint import Checkpoint, WeightMatrix, open_checkpoint
+from docs_sim.checkpoint.header import FLOATS
 from docs_sim.checkpoint.matrix import concatenate
 from docs_sim.checkpoint.matrix_names import canonical_name
 from docs_sim.errors import InputError, shown
@@ -33,6 +35,20 @@ class Selection:
     matrices: list[WeightMatrix]
     experts: str | int | None
     notes: list[str]
+
+    def model(self) -> dict[str, Any]:
+        """``name``, ``source``, ``revision``, ``architecture``, ``dtype``: what a result says of its model."""
+        return self.checkpoint.describe() | {"dtype": _stored_as(self.matrices)}
+
+    def settings(self) -> dict[str, Any]:
+        """Which matrices were taken, for a result."""
+        layout = self.checkpoint.layout_file
+        return {
+            "tower": self.checkpoint.tower,
+            "layout": None if layout is None else str(layout),
+            "stack": self.matrices[0].stack,
+            "experts": None if self.experts is None else str(self.experts),
+        }
 
 
 def parse_experts(experts: str | int) -> str | int:
@@ -280,3 +296,9 @@ def _nothing_taken(wanted: str | int, by_layer: _ByLayer) -> str:
     named = sorted((part for part in there if isinstance(part, str)), key=lambda part: part != "shared")
     listed = ", ".join([*filter(None, [numbers]), *named])
     return f"has no {_in_words(wanted)}; there are {listed}"
+
+
+def _stored_as(matrices: Sequence[WeightMatrix]) -> str:
+    dtypes = list(dict.fromkeys(matrix.dtype for matrix in matrices))
+    dequantized = [dtype for dtype in dtypes if dtype not in FLOATS]
+    return f"dequantized from {', '.join(dequantized)}" if dequantized else ", ".join(dtypes)

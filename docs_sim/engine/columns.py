@@ -6,8 +6,7 @@ import torch
 
 from docs_sim.engine.device import with_float64
 from docs_sim.engine.parallel import map_together
-from docs_sim.engine.prepared import LoadableMatrix, with_tensors
-from docs_sim.errors import InputError
+from docs_sim.engine.prepared import LoadableMatrix, naming_tensors
 from docs_sim.indices.orthogonality import Orthogonality, orthogonality
 
 
@@ -23,9 +22,7 @@ def orthogonality_of_all(
     """
 
     def measure(matrix: LoadableMatrix, device: torch.device) -> Orthogonality:
-        try:
+        with naming_tensors(matrix):
             return orthogonality(matrix.load().to(device))
-        except ValueError as error:
-            raise InputError(f"{with_tensors(matrix)} {error}") from error
 
     return map_together(measure, matrices, with_float64(devices), progress)

@@ -14,7 +14,7 @@ from torch import Tensor
 from docs_sim.engine.device import free_memory, with_float64
 from docs_sim.engine.inputs import check_comparable
 from docs_sim.engine.parallel import map_together
-from docs_sim.engine.prepared import LoadableMatrix, with_tensors
+from docs_sim.engine.prepared import LoadableMatrix, naming_tensors
 from docs_sim.errors import InputError
 from docs_sim.indices.centred import Centred
 from docs_sim.indices.choices import SVCCA_VARIANCE
@@ -84,10 +84,8 @@ def factoring(index: str) -> Factoring:
 def _prepare(
     matrix: LoadableMatrix, rules: Mapping[str, Factoring], device: torch.device, svcca_variance: float
 ) -> MatrixParts:
-    try:
+    with naming_tensors(matrix):
         centred = Centred(matrix.load().to(device), svcca_variance)
-    except ValueError as error:
-        raise InputError(f"{with_tensors(matrix)} {error}") from error
     undefined = {name: reason for name, rule in rules.items() if (reason := rule.undefined(centred)) is not None}
     defined = {name: rule for name, rule in rules.items() if name not in undefined}
     names = dict.fromkeys(part for rule in defined.values() for part in rule.parts)

@@ -2,7 +2,8 @@
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -96,13 +97,11 @@ class PreparedMatrices:
         matrix = self._matrices[index]
         loaded = matrix.load()
         self.loads += 1
-        try:
+        with naming_tensors(matrix):
             if dtype != EXACT:
                 room = dropped.room if isinstance(dropped, CoarseNeurons) else None
                 return coarse_neurons(loaded, self._device, room)
             return ExactNeurons(unit_neurons(loaded, dtype, self._device))
-        except ValueError as error:
-            raise InputError(f"{with_tensors(matrix)} {error}") from error
 
     def _make_room(self, needed: int, partners: set[tuple[int, torch.dtype]], step: int) -> PreparedNeurons | None:
         """Drop what is needed last until there is room; the last one dropped."""
@@ -124,9 +123,17 @@ class PreparedMatrices:
         return steps[position] if position < len(steps) else float("inf")
 
 
-def with_tensors(matrix: LoadableMatrix) -> str:
-    """What a matrix is called, with what is stored under it, for messages."""
-    return f"{matrix.key} ({', '.join(matrix.tensors[:3])})"
+@contextmanager
+def naming_tensors(matrix: LoadableMatrix) -> Iterator[None]:
+    """Say of an error which matrix it is of, and what is stored under it.
+
+    Raises:
+        InputError: for a ``ValueError`` inside.
+    """
+    try:
+        yield
+    except ValueError as error:
+        raise InputError(f"{matrix.key} ({', '.join(matrix.tensors[:3])}) {error}") from error
 
 
 def unit_bytes(matrix: LoadableMatrix, dtype: torch.dtype) -> int:

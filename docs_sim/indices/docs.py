@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy.special import betainccinv, gammaln, ndtri
+from scipy.special import betainc, betainccinv, gammaln, ndtri
 from torch import Tensor
 
 from docs_sim.indices.gumbel import fit_gumbel
@@ -201,6 +201,14 @@ def chance_fit(n: int, m: int) -> tuple[float, float]:
     squared_cosines = betainccinv(0.5, (n - 1) / 2, -np.expm1(np.log(levels) / m))
     fit = fit_gumbel(torch.from_numpy(np.sqrt(squared_cosines)))
     return float(fit.location), float(fit.scale)
+
+
+def chance_distribution(cosines: ArrayLike, n: int, m: int) -> np.ndarray:
+    """The share of neurons whose best |cos| among ``m`` isotropic columns of length ``n`` is below ``cosines``."""
+    values = np.asarray(cosines, dtype=float)
+    if n == 1:
+        return np.where(values < 1, 0.0, 1.0)
+    return np.asarray(betainc(0.5, (n - 1) / 2, np.clip(values, 0, 1) ** 2) ** m)
 
 
 @lru_cache(maxsize=4096)
