@@ -249,7 +249,7 @@ def histogram(
     Source: DOCS (arXiv 2501.16650), Figures 12 and 13.
 
     >>> import docs_sim
-    >>> docs_sim.histogram("demo", layers="2,3").table()["location"].round(2).tolist()
+    >>> docs_sim.histogram("demo", layers="2,3").table()["location"].round(1).tolist()
     [0.3, 0.3]
     """
     find_devices(device)

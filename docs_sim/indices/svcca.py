@@ -24,6 +24,12 @@ SVCCA_R2 = Factoring(
 )
 
 
+def _share(variance: float) -> float:
+    if not 0 < variance <= 1:
+        raise ValueError(f"variance is a share in (0, 1], not {variance}")
+    return variance
+
+
 def svcca(x: ArrayLike | Tensor, y: ArrayLike | Tensor, *, variance: float = SVCCA_VARIANCE) -> float:
     """``cca`` of the fewest leading singular directions of each side that hold ``variance`` of its squared values.
 
@@ -41,9 +47,9 @@ def svcca(x: ArrayLike | Tensor, y: ArrayLike | Tensor, *, variance: float = SVC
 
     Source: Raghu et al. 2017 (arXiv 1706.05806); Kornblith et al. 2019, Table 1.
     """
-    return SVCCA.value(x, y, svcca_variance=variance)
+    return SVCCA.value(x, y, svcca_variance=_share(variance))
 
 
 def svcca_r2(x: ArrayLike | Tensor, y: ArrayLike | Tensor, *, variance: float = SVCCA_VARIANCE) -> float:
     """``cca_r2`` of the leading directions. Arguments, range and errors as ``svcca``."""
-    return SVCCA_R2.value(x, y, svcca_variance=variance)
+    return SVCCA_R2.value(x, y, svcca_variance=_share(variance))
