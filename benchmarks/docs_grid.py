@@ -10,10 +10,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import psutil
 import torch
+from in_memory import Matrix
 from scipy.stats import gumbel_r
 
 from docs_sim.engine.device import product_dtype
@@ -21,25 +21,6 @@ from docs_sim.engine.grid import DocsGrid, docs_grid
 
 CPU = torch.device("cpu")
 _TEXTBOOK_PAIRS = 2
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """A neuron matrix in memory, stored as torch stores the weight of a linear layer."""
-
-    key: str
-    weight: torch.Tensor
-    tensors: tuple[str, ...] = ()
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(n, m)."""
-        neurons, width = self.weight.shape
-        return width, neurons
-
-    def load(self) -> torch.Tensor:
-        """The (n, m) view."""
-        return self.weight.T
 
 
 def textbook(x: torch.Tensor, y: torch.Tensor) -> float:

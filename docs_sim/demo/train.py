@@ -112,6 +112,7 @@ def train(
     *,
     steps: int,
     peak_rate: float,
+    seed: int,
 ) -> list[dict[str, float]]:
     """AdamW with warm-up and cosine decay; returns the loss curve, a row for every hundred steps."""
     decay_to = 0.05
@@ -130,7 +131,7 @@ def train(
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
     curve, started, recent = [], time.monotonic(), 0.0
     model.train()
-    for step, batch in zip(range(1, steps + 1), windows(streams, torch.Generator().manual_seed(SEED)), strict=False):
+    for step, batch in zip(range(1, steps + 1), windows(streams, torch.Generator().manual_seed(seed)), strict=False):
         loss = model(input_ids=batch, labels=batch).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -196,11 +197,13 @@ def main() -> None:
     """Train the base, the fine-tune and the mixture into ``--out``."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="directory that receives the three models")
+    parser.add_argument("--seed", type=int, default=SEED, help="of the initial weights and the order of the batches")
+    parser.add_argument("--base-only", action="store_true", help="end after the base")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the full number of steps, to try it out")
     arguments = parser.parse_args()
 
     torch.set_num_threads(THREADS)
-    torch.manual_seed(SEED)
+    torch.manual_seed(arguments.seed)
     documentation, bible = python_documentation(), king_james_bible()
     tokenizer = train_tokenizer(documentation + bible)
     python_train, python_held_out = token_stream(tokenizer, documentation)
@@ -208,22 +211,24 @@ def main() -> None:
     held_out = {"python_documentation": python_held_out, "king_james_bible": bible_held_out}
     print(f"tokens: {len(python_train):,} of Python documentation, {len(bible_train):,} of the Bible")
 
-    def steps(full: int) -> int:
-        return max(100, int(full * arguments.scale))
+    def schedule(full: int, peak_rate: float) -> dict[str, Any]:
+        return {"steps": max(100, int(full * arguments.scale)), "peak_rate": peak_rate, "seed": arguments.seed}
 
     base = LlamaForCausalLM(LlamaConfig(**SHAPE))
-    curve = train(base, [python_train], held_out, steps=steps(4000), peak_rate=4e-3)
+    curve = train(base, [python_train], held_out, **schedule(4000, 4e-3))
     weights = {name: tensor.clone() for name, tensor in base.state_dict().items()}
     save(base, tokenizer, curve, arguments.out / NAMES[0])
+    if arguments.base_only:
+        return
 
     tuned = LlamaForCausalLM(LlamaConfig(**SHAPE))
     tuned.load_state_dict(weights)
-    curve = train(tuned, [bible_train], held_out, steps=steps(400), peak_rate=4e-4)
+    curve = train(tuned, [bible_train], held_out, **schedule(400, 4e-4))
     save(tuned, tokenizer, curve, arguments.out / NAMES[1])
 
     base.to(torch.float32).load_state_dict(weights)
     mixture = upcycle(base)
-    curve = train(mixture, [python_train, bible_train], held_out, steps=steps(1000), peak_rate=1e-3)
+    curve = train(mixture, [python_train, bible_train], held_out, **schedule(1000, 1e-3))
     save(mixture, tokenizer, curve, arguments.out / NAMES[2])
     draw_losses(arguments.out)
 
