@@ -51,8 +51,9 @@ def draw_matches(rows: Sequence[Sequence[MatchPanel]], title: str) -> Figure:
         for place in grid[-1][:2]:
             place.set_xlabel("best |cos| of a neuron", **_TEXT)
         grid[-1][2].set_xlabel("fitted Gumbel quantile", **_TEXT)
-        grid[0][0].legend(fontsize=7)
-        grid[0][2].legend(fontsize=7)
+        for column in (0, 2):
+            if labelled := [place for place in grid[:, column] if place.get_legend_handles_labels()[1]]:
+                labelled[0].legend(fontsize=7)
         figure.suptitle(textwrap.fill(printable(title), 90, max_lines=2, placeholder=" ..."), fontsize=11)
     return figure
 
