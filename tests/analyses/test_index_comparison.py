@@ -86,7 +86,7 @@ def test_few_rows_end_with_reasons(n, write_model, tmp_path):
 
 def test_unequal_n_names_the_matrices(write_model, llama_tensors):
     wide = {name: tensor for name, tensor in llama_tensors(3, width=32).items() if ".2." in name}
-    with pytest.raises(InputError, match="layers.2.mlp_up has n = 32, layers.1.mlp_up has n = 16"):
+    with pytest.raises(InputError, match=r"layers\.1\.mlp_up has n = 16, layers\.2\.mlp_up has n = 32"):
         docs_sim.compare_indices(write_model(llama_tensors(2) | wide), indices=["linear_cka"])
 
 
