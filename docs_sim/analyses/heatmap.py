@@ -256,9 +256,8 @@ def heatmap(
     >>> docs_sim.heatmap("demo", matrix="mlp_up").values.shape
     (8, 8)
     """
-    check_choice("index", index, INDICES)
     computation = Computation(device, precision, memory_budget, svcca_variance, null, null_repeats)
-    check_computation(computation)  # what is wrong shall not wait for the network
+    check_computation(computation, [index])  # what is wrong shall not wait for the network
     selection = open_layers(
         model,
         matrix,

@@ -320,7 +320,7 @@ def _chosen(selection: Selection, layers: str | int | Sequence[int] | None) -> l
     wanted = list(ends) if layers is None else parse_layers(layers, available)
     if not 2 <= len(wanted) <= _MOST_LAYERS:
         raise InputError(
-            f"{selection.checkpoint.name}: histograms compare two to {_MOST_LAYERS} layers, not {len(wanted)}; "
+            f"{selection.checkpoint.name}: histograms compare 2 to {_MOST_LAYERS} layers, not {len(wanted)}; "
             f"choose with --layers 4,8"
         )
     return [by_layer[layer] for layer in wanted]

@@ -205,7 +205,7 @@ def compare_indices(
     ['docs', 'linear_cka']
     """
     computation = Computation(device, precision, memory_budget, svcca_variance, null, null_repeats)
-    check_computation(computation)
+    check_computation(computation, indices)
     selection = open_layers(
         model,
         matrix,

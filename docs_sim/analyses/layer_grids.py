@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from docs_sim.analyses.choices import Computation, NullName, Precision
+from docs_sim.analyses.choices import SVCCA_VARIANCE, Computation, IndexName, NullName, Precision
 from docs_sim.analyses.index_grid import IndexGrid, index_grids, off_diagonal
 from docs_sim.analyses.selection import Selection
 from docs_sim.checkpoint import WeightMatrix
@@ -62,9 +62,7 @@ def layer_grids(
     Raises:
         InputError: if an argument is unknown, there are fewer than two layers, or a weight cannot be compared.
     """
-    for index in indices:
-        check_choice("index", index, INDICES)
-    check_computation(computation)
+    check_computation(computation, indices)
     checkpoint, matrices = selection.checkpoint, selection.matrices
     if len(matrices) < 2:
         raise InputError(
@@ -122,18 +120,24 @@ def subject(matrix: str, settings: dict[str, Any]) -> str:
     return " ".join([*filter(None, words), *([] if layout is None else [f"by {Path(layout).name}"])])
 
 
-def check_computation(computation: Computation) -> None:
-    """Refuse what cannot be computed, before anything is read.
+def check_computation(computation: Computation, indices: Sequence[str]) -> None:
+    """Refuse what cannot be computed, or says nothing to any of ``indices``, before anything is read.
 
     Raises:
         InputError: naming the choice.
     """
+    for index in indices:
+        check_choice("index", index, INDICES)
     check_choice("precision", computation.precision, Precision)
     find_devices(computation.device)
     if not 0 < computation.svcca_variance <= 1:
         raise InputError(f"the SVCCA threshold is a share of the variance in (0, 1], not {computation.svcca_variance}")
+    if computation.svcca_variance != SVCCA_VARIANCE and not {IndexName.svcca, IndexName.svcca_r2} & set(indices):
+        raise InputError("the SVCCA threshold is of the indices svcca and svcca_r2, and neither was asked for")
     if computation.null is not None:
         check_choice("null", computation.null, NullName)
+    elif computation.null_repeats != 1:
+        raise InputError("which null is to be repeated? --null rotation or --null reinit")
     if not 1 <= computation.null_repeats <= _MOST_REPEATS:
         raise InputError(f"a null is drawn 1 to {_MOST_REPEATS:,} times, not {computation.null_repeats}")
 

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import huggingface_hub.constants
@@ -21,7 +20,6 @@ from docs_sim.cli import app
 from docs_sim.cli.output import _Fetched, default_directory, progress_bar
 
 import docs_sim.checkpoint
-from docs_sim.__main__ import main
 from docs_sim.checkpoint.source import BUILT_IN, aliases
 from docs_sim.errors import InputError
 from docs_sim.report.text import ranges
@@ -29,40 +27,6 @@ from docs_sim.report.text import ranges
 FILES = {"result.json", "grid.csv", "pairs.csv", "heatmap.png"}
 PROGRAM = Path(sys.executable).with_name("docs-sim")
 UP_1 = "model.layers.1.mlp.up_proj.weight"
-
-
-@dataclass(frozen=True)
-class Ended:
-    """What a run of the program left."""
-
-    status: int
-    out: str
-    err: str
-
-    @property
-    def lines(self) -> list[str]:
-        return self.err.splitlines()
-
-
-@pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
-    """Run the program in this process, in ``tmp_path``."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["docs-sim", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as caught:
-            main()
-        return Ended(caught.value.code or 0, *capsys.readouterr())
-
-    return run
-
-
-@pytest.fixture
-def model(write_model, llama_tensors) -> Path:
-    """A Llama of four layers with a config."""
-    return write_model(llama_tensors(4), config={"architectures": ["LlamaForCausalLM"]})
 
 
 def contents(directory: Path) -> dict[Path, bytes | None]:
@@ -280,6 +244,8 @@ def test_bad_option_is_one_line_and_leaves_no_trace(fault, run, model, tmp_path)
     ("arguments", "words"),
     [
         (["heatmap"], "Missing argument 'MODEL'"),
+        (["histogram"], "Missing argument 'MODEL'"),
+        (["indices"], "--properties"),
         (["inspect"], "Missing argument 'MODEL'"),
         (["inspect", "no-such-model"], "docs-sim models"),
         (["inspect", "./no-such"], "no such file or directory"),
@@ -417,7 +383,7 @@ def test_inspect_in_words(run, model, write_model, moe_tensors):
     assert "shared" in mixed
 
 
-@pytest.mark.parametrize("command", ["heatmap", "inspect", "models"])
+@pytest.mark.parametrize("command", ["heatmap", "histogram", "indices", "inspect", "models"])
 def test_help_gives_flags_no_value(command, run):
     for line in run(command, "--help").out.splitlines():
         assert "<bool>" not in line or "--help" in line, "typer's own flag says so"
@@ -715,9 +681,9 @@ def long_work(write_model) -> Path:
     return write_model(tensors)
 
 
-def started_work(model: Path, cwd: Path) -> subprocess.Popen:
-    """A heatmap that has just begun its work: it makes its directory first."""
-    running = start("heatmap", model, "--out", "o", cwd=cwd)
+def started_work(model: Path, cwd: Path, command: str) -> subprocess.Popen:
+    """A command that has just begun its work: it makes its directory first."""
+    running = start(command, model, "--out", "o", cwd=cwd)
     while not (cwd / "o").exists() and running.poll() is None:
         time.sleep(0.01)
     return running
@@ -725,8 +691,9 @@ def started_work(model: Path, cwd: Path) -> subprocess.Popen:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"])
-def test_signal_leaves_no_files(number, status, long_work, tmp_path):
-    running = started_work(long_work, tmp_path)
+@pytest.mark.parametrize("command", ["heatmap", "indices"])
+def test_signal_leaves_no_files(command, number, status, long_work, tmp_path):
+    running = started_work(long_work, tmp_path, command)
     running.send_signal(number)
     out, err = running.communicate()
     assert (running.returncode, out) == (status, "")
@@ -742,7 +709,7 @@ def test_early_interrupt_shows_no_traceback_of_ours(seconds, long_work, tmp_path
     running.send_signal(signal.SIGINT)
     _, err = running.communicate()
     assert running.returncode in (130, -signal.SIGINT)
-    assert "docs_sim" not in err, "before our first line Python has a traceback of its own"
+    assert ", in main" not in err, "before our first line Python has a traceback of its own"
     assert not (tmp_path / "o").exists()
 
 
