@@ -11,7 +11,7 @@ def _lacking(centred: Centred) -> str | None:
     if centred.n < 4:
         return f"has {centred.n} rows; the unbiased estimate needs 4"
     if centred.u_centred_vanishes:
-        return "has orthogonal rows of one length, of which the unbiased estimate leaves only rounding"
+        return "has orthogonal rows, of which the unbiased estimate leaves only rounding"
     return None
 
 
@@ -36,7 +36,7 @@ def linear_cka_debiased(x: ArrayLike | Tensor, y: ArrayLike | Tensor) -> float:
 
     Returns:
         In [-1, 1]: negative values are as meaningful as positive ones. NaN, with a warning, where a side has fewer
-        than 4 rows, only constant columns, or orthogonal rows of one length (nothing but rounding is left).
+        than 4 rows, only constant columns, or orthogonal rows, of whatever length (nothing but rounding is left).
 
     Raises:
         ValueError: if the shapes do not fit or an entry is NaN or infinite.
