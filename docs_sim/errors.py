@@ -1,5 +1,7 @@
 """The one error that a user can mend. Everything else that escapes is a fault of docs-sim."""
 
+from collections.abc import Iterable
+
 _LONGEST = 200
 
 
@@ -18,3 +20,13 @@ def shown(value: object) -> str:
     """An untrusted value in a message: quoted, and cut where nobody would read on."""
     text = repr(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def check_choice(what: str, choice: str, known: Iterable[str]) -> None:
+    """Refuse a word that is none of ``known``.
+
+    Raises:
+        InputError: that lists them.
+    """
+    if choice not in list(known):
+        raise InputError(f"unknown {what} {shown(choice)}; known: {', '.join(known)}")

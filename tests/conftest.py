@@ -5,6 +5,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import huggingface_hub.constants
@@ -12,6 +13,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
+
+from docs_sim.__main__ import main
 
 collect_ignore = ["fuzz_checkpoint.py"]  # a program of its own, which needs atheris
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -171,3 +174,31 @@ def failing_replace(monkeypatch):
         monkeypatch.setattr(Path, "replace", failing)
 
     return make
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a run of the program left."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.err.splitlines()
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    """Run the program in this process, in ``tmp_path``."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["docs-sim", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            main()
+        return Ended(caught.value.code or 0, *capsys.readouterr())
+
+    return run

@@ -10,16 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from docs_sim.analyses.layer_grids import check_choice
 from docs_sim.checkpoint import Checkpoint, WeightMatrix, open_checkpoint
 from docs_sim.engine.columns import orthogonality_of_all
 from docs_sim.engine.device import find_devices
 from docs_sim.errors import InputError
 from docs_sim.indices.orthogonality import Orthogonality, chance_orthogonality
-from docs_sim.report.choices import Format
 from docs_sim.report.densities import DensityPanel, draw_densities
-from docs_sim.report.files import RESULT, check_replaceable, json_text, write_files
-from docs_sim.report.grids import figure_bytes
+from docs_sim.report.result import save_result
 from docs_sim.report.text import aligned
 
 if TYPE_CHECKING:
@@ -126,16 +123,8 @@ class ColumnOrthogonality:
         Raises:
             InputError: if the directory cannot be written or holds a result of something else, or a format is unknown.
         """
-        check_replaceable(Path(directory))
-        formats = [formats] if isinstance(formats, str) else formats
-        for suffix in formats:
-            check_choice("format", suffix, Format)
-        figure = self.plot()
-        contents = {f"orthogonality.{suffix}": figure_bytes(figure, suffix) for suffix in formats}
-        stale = [name for suffix in Format if (name := f"orthogonality.{suffix}") not in contents]
-        contents["orthogonality.csv"] = self.table().to_csv(index=False).encode()
-        contents[RESULT] = json_text(self.to_dict()).encode()
-        return write_files(Path(directory), contents, stale)
+        tables = {"orthogonality.csv": self.table().to_csv(index=False)}
+        return save_result(directory, self.to_dict(), tables, {"orthogonality": self.plot()}, formats=formats)
 
 
 def column_orthogonality(

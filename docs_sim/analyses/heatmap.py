@@ -11,15 +11,15 @@ import pandas as pd
 
 from docs_sim.analyses.choices import SVCCA_VARIANCE, Computation
 from docs_sim.analyses.index_grid import IndexGrid, off_diagonal
-from docs_sim.analyses.layer_grids import check_choice, check_computation, layer_grids, subject
+from docs_sim.analyses.layer_grids import check_computation, layer_grids, subject
 from docs_sim.analyses.selection import Selection, open_layers
 from docs_sim.checkpoint import Checkpoint
-from docs_sim.errors import InputError
+from docs_sim.errors import InputError, check_choice
 from docs_sim.indices.docs import QUANTILES
 from docs_sim.indices.table import INDICES
-from docs_sim.report.choices import Format, Scale
-from docs_sim.report.files import RESULT, check_replaceable, json_text, write_files
-from docs_sim.report.grids import GridFigure, draw_grid, figure_bytes
+from docs_sim.report.choices import Scale
+from docs_sim.report.grids import GridFigure, draw_grid
+from docs_sim.report.result import save_result
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -194,17 +194,12 @@ class Heatmap:
             InputError: if the directory cannot be written or holds a result of something else, or an argument is
                 unknown.
         """
-        check_replaceable(Path(directory))
-        formats = [formats] if isinstance(formats, str) else formats
-        for suffix in formats:
-            check_choice("format", suffix, Format)
-        figure = self.plot(scale=scale, vmin=vmin, vmax=vmax)
-        contents = {f"heatmap.{suffix}": figure_bytes(figure, suffix) for suffix in formats}
-        stale = [name for suffix in Format if (name := f"heatmap.{suffix}") not in contents]
-        contents["grid.csv"] = self.to_frame().to_csv(index_label="layer").encode()
-        contents["pairs.csv"] = self.pairs().to_csv(index=False).encode()
-        contents[RESULT] = json_text(self.to_dict()).encode()
-        return write_files(Path(directory), contents, stale)
+        tables = {
+            "grid.csv": self.to_frame().to_csv(index_label="layer"),
+            "pairs.csv": self.pairs().to_csv(index=False),
+        }
+        figures = {"heatmap": self.plot(scale=scale, vmin=vmin, vmax=vmax)}
+        return save_result(directory, self.to_dict(), tables, figures, formats=formats)
 
 
 def heatmap(

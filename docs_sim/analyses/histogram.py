@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from docs_sim.analyses.choices import Computation
-from docs_sim.analyses.layer_grids import LayerGrids, check_choice, layer_grids, subject
+from docs_sim.analyses.layer_grids import LayerGrids, layer_grids, subject
 from docs_sim.analyses.mantel import mantel
 from docs_sim.analyses.selection import Selection, open_layers, parse_layers
 from docs_sim.checkpoint import Checkpoint, WeightMatrix
@@ -23,11 +23,9 @@ from docs_sim.errors import InputError
 from docs_sim.indices.docs import chance_distribution, chance_fit, chance_level
 from docs_sim.indices.gumbel import fit_gumbel, gumbel_distance, gumbel_distance_limit
 from docs_sim.indices.table import INDICES
-from docs_sim.report.choices import Format
-from docs_sim.report.files import RESULT, check_replaceable, json_text, write_files
 from docs_sim.report.grid_panels import Panel, draw_panels
-from docs_sim.report.grids import figure_bytes
 from docs_sim.report.match_histograms import MatchPanel, draw_matches
+from docs_sim.report.result import save_result
 from docs_sim.report.text import aligned
 
 if TYPE_CHECKING:
@@ -195,19 +193,12 @@ class Histogram:
         Raises:
             InputError: if the directory cannot be written or holds a result of something else, or a format is unknown.
         """
-        check_replaceable(Path(directory))
-        formats = [formats] if isinstance(formats, str) else formats
-        for suffix in formats:
-            check_choice("format", suffix, Format)
-        figures = {"histogram": self.plot()} | ({} if self.variants is None else {"variants": self.plot_variants()})
-        contents = {
-            f"{name}.{suffix}": figure_bytes(figure, suffix) for name, figure in figures.items() for suffix in formats
+        tables = {
+            "fits.csv": self.table().to_csv(index=False),
+            "matches.csv": self.matches().to_csv(index=False),
         }
-        contents["fits.csv"] = self.table().to_csv(index=False).encode()
-        contents["matches.csv"] = self.matches().to_csv(index=False).encode()
-        contents[RESULT] = json_text(self.to_dict()).encode()
-        known = [f"{name}.{suffix}" for name in ("histogram", "variants") for suffix in Format]
-        return write_files(Path(directory), contents, [name for name in known if name not in contents])
+        figures = {"histogram": self.plot()} | ({} if self.variants is None else {"variants": self.plot_variants()})
+        return save_result(directory, self.to_dict(), tables, figures, formats=formats, optional=["variants"])
 
 
 def histogram(

@@ -17,16 +17,14 @@ from docs_sim.analyses.column_orthogonality import (
     orthogonality_table,
 )
 from docs_sim.analyses.index_grid import IndexGrid, off_diagonal
-from docs_sim.analyses.layer_grids import LayerGrids, check_choice, check_computation, layer_grids, subject
+from docs_sim.analyses.layer_grids import LayerGrids, check_computation, layer_grids, subject
 from docs_sim.analyses.mantel import Mantel, mantel
 from docs_sim.analyses.selection import Selection, open_layers
 from docs_sim.checkpoint import Checkpoint
 from docs_sim.engine.device import find_devices
 from docs_sim.indices.table import INDICES
-from docs_sim.report.choices import Format
-from docs_sim.report.files import RESULT, check_replaceable, json_text, write_files
 from docs_sim.report.grid_panels import Panel, draw_panels
-from docs_sim.report.grids import figure_bytes
+from docs_sim.report.result import save_result
 from docs_sim.report.text import aligned
 
 if TYPE_CHECKING:
@@ -127,21 +125,22 @@ class IndexComparison:
         Raises:
             InputError: if the directory cannot be written or holds a result of something else, or a format is unknown.
         """
-        check_replaceable(Path(directory))
-        formats = [formats] if isinstance(formats, str) else formats
-        for suffix in formats:
-            check_choice("format", suffix, Format)
-        figure = self.plot()
-        contents = {f"indices.{suffix}": figure_bytes(figure, suffix) for suffix in formats}
-        contents["indices.csv"] = self.table().to_csv().encode()
-        contents["mantel.csv"] = self._mantel_frame().to_csv(index=False).encode()
-        contents["orthogonality.csv"] = orthogonality_table(self.orthogonality).to_csv(index=False).encode()
+        tables = {
+            "indices.csv": self.table().to_csv(),
+            "mantel.csv": self._mantel_frame().to_csv(index=False),
+            "orthogonality.csv": orthogonality_table(self.orthogonality).to_csv(index=False),
+        }
         for name, grid in self.grids.items():
             frame = pd.DataFrame(grid.values, index=self.found.labels, columns=self.found.labels)
-            contents[f"{name}.csv"] = frame.to_csv(index_label="layer").encode()
-        files = [*(f"indices.{suffix}" for suffix in Format), *(f"{name}.csv" for name in INDICES)]
-        contents[RESULT] = json_text(self.to_dict()).encode()
-        return write_files(Path(directory), contents, [name for name in files if name not in contents])
+            tables[f"{name}.csv"] = frame.to_csv(index_label="layer")
+        return save_result(
+            directory,
+            self.to_dict(),
+            tables,
+            {"indices": self.plot()},
+            formats=formats,
+            optional=[f"{name}.csv" for name in INDICES],
+        )
 
     def _mantel_frame(self) -> pd.DataFrame:
         names = list(self.grids)

@@ -13,10 +13,10 @@ import torch
 from scipy.linalg import hadamard
 from torch import Tensor
 
-from docs_sim.analyses.layer_grids import check_choice
 from docs_sim.engine.nulls import random_rotation
+from docs_sim.errors import check_choice
 from docs_sim.indices.table import INDICES, Property
-from docs_sim.report.files import RESULT, check_replaceable, json_text, write_files
+from docs_sim.report.result import save_result
 from docs_sim.report.text import aligned
 
 _SAME = 1e-6  # a larger change of the value is one
@@ -138,12 +138,7 @@ class IndexProperties:
         Raises:
             InputError: if the directory cannot be written or holds a result of something else.
         """
-        check_replaceable(Path(directory))
-        contents = {
-            "properties.csv": self.table().to_csv(index=False).encode(),
-            RESULT: json_text(self.to_dict()).encode(),
-        }
-        return write_files(Path(directory), contents)
+        return save_result(directory, self.to_dict(), {"properties.csv": self.table().to_csv(index=False)}, {})
 
 
 def index_properties(indices: Sequence[str] = tuple(INDICES)) -> IndexProperties:

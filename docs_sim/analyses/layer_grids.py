@@ -1,7 +1,7 @@
 """Grids of one or several indices over the layers of a model, with what a reader must know of them."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from docs_sim.analyses.selection import Selection
 from docs_sim.checkpoint import WeightMatrix
 from docs_sim.engine.device import find_devices
 from docs_sim.engine.grid import DocsGrid
-from docs_sim.errors import InputError, shown
+from docs_sim.errors import InputError, check_choice
 from docs_sim.indices.docs import excess
 from docs_sim.indices.table import INDICES
 
@@ -140,16 +140,6 @@ def check_computation(computation: Computation, indices: Sequence[str]) -> None:
         raise InputError("which null is to be repeated? --null rotation or --null reinit")
     if not 1 <= computation.null_repeats <= _MOST_REPEATS:
         raise InputError(f"a null is drawn 1 to {_MOST_REPEATS:,} times, not {computation.null_repeats}")
-
-
-def check_choice(what: str, choice: str, known: Iterable[str]) -> None:
-    """Refuse a word that is none of ``known``.
-
-    Raises:
-        InputError: that lists them.
-    """
-    if choice not in list(known):
-        raise InputError(f"unknown {what} {shown(choice)}; known: {', '.join(known)}")
 
 
 def _below_chance(selection: Selection, grid: DocsGrid) -> list[str]:

@@ -46,17 +46,25 @@ class ByChance:
 
 
 def rotated(matrix: LoadableMatrix, seed: int) -> Tensor:
-    """All neurons of a matrix turned by the same random rotation of R^n, in float32: its own geometry stays."""
-    return random_rotation(matrix.shape[0], seed) @ matrix.load().float()
+    """All neurons of a matrix turned by the same random rotation of R^n: its own geometry stays. At least float32."""
+    loaded = matrix.load()
+    dtype = _at_least_float32(loaded)
+    return random_rotation(matrix.shape[0], seed).to(dtype) @ loaded.to(dtype)
 
 
 def gaussian(matrix: LoadableMatrix, seed: int) -> Tensor:
-    """The layer initialised anew: independent normal numbers of the same root mean square, (n, m) in float32.
+    """The layer initialised anew: independent normal numbers of the same root mean square, (n, m), at least float32.
 
     The size matters to linear HSIC alone.
     """
-    size = torch.linalg.vector_norm(matrix.load(), dtype=torch.float64) / math.sqrt(math.prod(matrix.shape))
-    return torch.randn(matrix.shape, generator=torch.Generator().manual_seed(seed)) * float(size)
+    loaded = matrix.load()
+    size = torch.linalg.vector_norm(loaded, dtype=torch.float64) / math.sqrt(math.prod(matrix.shape))
+    numbers = torch.randn(matrix.shape, generator=torch.Generator().manual_seed(seed))
+    return numbers.to(_at_least_float32(loaded)) * float(size)
+
+
+def _at_least_float32(loaded: Tensor) -> torch.dtype:
+    return torch.promote_types(loaded.dtype, torch.float32)
 
 
 @lru_cache(maxsize=1)  # all matrices of a repeat are turned alike

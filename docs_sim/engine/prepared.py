@@ -132,6 +132,8 @@ def naming_tensors(matrix: LoadableMatrix) -> Iterator[None]:
     """
     try:
         yield
+    except InputError:  # of the reader, which names the tensor
+        raise
     except ValueError as error:
         raise InputError(f"{matrix.key} ({', '.join(matrix.tensors[:3])}) {error}") from error
 

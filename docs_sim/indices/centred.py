@@ -233,6 +233,8 @@ def _with_itself(rows: Tensor) -> Tensor:
 
 def inner(left: Tensor, right: Tensor) -> Tensor:
     """Sum of the products of the entries of two matrices, in float64: rows at a time, so that no digits are lost."""
+    if left.dtype != right.dtype:  # layers of one model may be stored in float32 and in float64
+        left, right = left.double(), right.double()
     rows: Tensor = torch.linalg.vecdot(left, right)
     return rows.sum(dtype=torch.float64)
 

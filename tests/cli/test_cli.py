@@ -29,6 +29,12 @@ PROGRAM = Path(sys.executable).with_name("docs-sim")
 UP_1 = "model.layers.1.mlp.up_proj.weight"
 
 
+@pytest.fixture
+def model(write_model, llama_tensors) -> Path:
+    """A Llama of four layers with a config."""
+    return write_model(llama_tensors(4), config={"architectures": ["LlamaForCausalLM"]})
+
+
 def contents(directory: Path) -> dict[Path, bytes | None]:
     """All files below a directory with their bytes, hidden ones too, and all folders with None."""
     paths = {path.relative_to(directory): path for path in directory.rglob("*")}

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from docs_sim.indices.choices import IndexName
+from docs_sim.indices.table import similarity
 
 
 def files(directory: Path) -> set[str]:
@@ -152,3 +153,27 @@ def test_quiet_says_nothing_but_warnings(command, run):
     ended = run(command, "demo", "--quiet", *options)
     assert (ended.status, ended.out) == (0, "")
     assert all("warning" in line for line in ended.lines)
+
+
+@pytest.mark.parametrize("null", ["rotation", "reinit"])
+@pytest.mark.parametrize("scale", [1.0, 1e-100], ids=["usual", "below float32"])
+def test_layers_in_float32_and_float64_are_compared(scale, null, run, write_model, tmp_path):
+    random = torch.Generator().manual_seed(0)
+    first, second, third = (torch.randn((6, 8), generator=random, dtype=torch.float64) for _ in range(3))
+    layers = [first * scale, second.float(), third * scale]
+    names = "model.layers.{}.mlp.up_proj.weight"
+    path = write_model({names.format(number): layer for number, layer in enumerate(layers)})
+    ended = run("indices", path, "--null", null, "--null-repeats", "2", "--json", "--out", "o")
+    assert ended.status == 0
+    values = {grid["index"]: grid["values"] for grid in json.loads(ended.out)["grids"]}
+    expected = similarity(first.T, second.T, index="linear_cka")
+    assert values["linear_cka"][0][1] == pytest.approx(expected, rel=1e-6)
+
+
+def test_reader_that_refuses_names_the_tensor_once(run, write_model):
+    path = write_model(
+        {f"model.layers.{n}.mlp.up_proj.weight": torch.ones((6, 8), dtype=torch.int32) for n in range(2)}
+    )
+    ended = run("inspect", path, "--orthogonality")
+    assert (ended.status, len(ended.lines)) == (2, 1)
+    assert ended.err.count("model.layers.0.mlp.up_proj.weight") == 1
