@@ -127,6 +127,6 @@ class _Keeper:
         except OSError as error:
             raise InputError(
                 f"{self._directory.parent}: is too small for what does not fit into the memory budget "
-                f"({error.strerror}); point TMPDIR at a larger disk, or raise --memory-budget"
+                f"({error.strerror or error}); point TMPDIR at a larger disk, or raise --memory-budget"
             ) from error
         return torch.from_numpy(np.load(path, mmap_mode="c"))

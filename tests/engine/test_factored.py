@@ -74,13 +74,16 @@ def test_what_is_beyond_the_budget_is_gone_in_the_end(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_is_told(monkeypatch):
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), OSError("144 requested and 0 written")], ids=["system", "numpy"]
+)
+def test_a_full_disk_is_told(error, monkeypatch):
     def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+        raise error
 
     monkeypatch.setattr(np, "save", full)
     with (
-        pytest.raises(InputError, match=r"No space left on device.*TMPDIR"),
+        pytest.raises(InputError, match=rf"\({error.args[-1]}\).*TMPDIR"),
         prepared_parts(layers(16, [10, 12]), ["cca"], devices=CPU, memory_budget=1),
     ):
         pass
