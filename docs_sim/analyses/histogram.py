@@ -308,7 +308,10 @@ def _chosen(selection: Selection, layers: str | int | Sequence[int] | None) -> l
     by_layer = {one.layer: one for one in selection.matrices if one.layer is not None}
     available = sorted(by_layer)
     ends = dict.fromkeys([available[0], available[(len(available) - 1) // 2], available[-1]])
-    wanted = list(ends) if layers is None else parse_layers(layers, available)
+    try:
+        wanted = list(ends) if layers is None else parse_layers(layers, available)
+    except InputError as error:
+        raise InputError(f"{selection.checkpoint.name}: {error}") from error
     if not 2 <= len(wanted) <= _MOST_LAYERS:
         raise InputError(
             f"{selection.checkpoint.name}: histograms compare 2 to {_MOST_LAYERS} layers, not {len(wanted)}; "

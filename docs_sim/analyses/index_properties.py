@@ -13,8 +13,8 @@ import torch
 from scipy.linalg import hadamard
 from torch import Tensor
 
+from docs_sim.analyses.layer_grids import check_indices
 from docs_sim.engine.nulls import random_rotation
-from docs_sim.errors import check_choice
 from docs_sim.indices.table import INDICES, Property
 from docs_sim.report.result import save_result
 from docs_sim.report.text import aligned
@@ -145,12 +145,11 @@ def index_properties(indices: Sequence[str] = tuple(INDICES)) -> IndexProperties
     """Try every property of ``indices`` on random and structured pairs of matrices, in float64.
 
     Raises:
-        InputError: if there is no such index.
+        InputError: if there is no such index, or none is given.
 
     Source: DOCS (arXiv 2501.16650), Table 1, Definitions 1-3, Theorem 1.
     """
-    for index in indices:
-        check_choice("index", index, INDICES)
+    check_indices(indices)
     return IndexProperties(
         [_try(index, one) for index in indices for one in Property],
         [

@@ -66,7 +66,7 @@ def layer_grids(
     checkpoint, matrices = selection.checkpoint, selection.matrices
     if len(matrices) < 2:
         raise InputError(
-            f"{checkpoint.name}: a heatmap needs at least two layers with {matrices[0].name}; "
+            f"{checkpoint.name}: comparing needs at least two layers with {matrices[0].name}; "
             f"there is one, layer {matrices[0].layer}"
         )
     devices = find_devices(computation.device)
@@ -126,8 +126,7 @@ def check_computation(computation: Computation, indices: Sequence[str]) -> None:
     Raises:
         InputError: naming the choice.
     """
-    for index in indices:
-        check_choice("index", index, INDICES)
+    check_indices(indices)
     check_choice("precision", computation.precision, Precision)
     find_devices(computation.device)
     if not 0 < computation.svcca_variance <= 1:
@@ -140,6 +139,18 @@ def check_computation(computation: Computation, indices: Sequence[str]) -> None:
         raise InputError("which null is to be repeated? --null rotation or --null reinit")
     if not 1 <= computation.null_repeats <= _MOST_REPEATS:
         raise InputError(f"a null is drawn 1 to {_MOST_REPEATS:,} times, not {computation.null_repeats}")
+
+
+def check_indices(indices: Sequence[str]) -> None:
+    """Refuse names of no index, and none at all.
+
+    Raises:
+        InputError: that lists the indices.
+    """
+    for index in indices:
+        check_choice("index", index, INDICES)
+    if not indices:
+        raise InputError(f"which indices? Known: {', '.join(INDICES)}")
 
 
 def _below_chance(selection: Selection, grid: DocsGrid) -> list[str]:

@@ -124,6 +124,7 @@ def test_nulls_come_with_excess_and_z():
         {"svcca_variance": math.nan},
         {"precision": "low"},
         {"indices": ["cka"]},
+        {"indices": []},
         {"device": "tpu"},
     ],
     ids=str,
