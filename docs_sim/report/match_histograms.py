@@ -1,5 +1,6 @@
 """Histograms of best matches with their fitted Gumbel curves, and how well these fit: a row for each pair of layers."""
 
+import math
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from scipy.stats import gumbel_r
 from docs_sim.report.grids import STYLE
 from docs_sim.report.text import printable
 
-_BINS = 60
+_MOST_BINS = 60  # fewer for few neurons, by the square-root rule
 _POINTS = 400  # of a curve
 _SHOWN = (0.001, 0.999)  # quantiles of a Q-Q plot between which lies what the eye should compare
 _MARGIN = 0.03
@@ -59,7 +60,7 @@ def draw_matches(rows: Sequence[Sequence[MatchPanel]], title: str) -> Figure:
 
 
 def _draw_side(axes: Axes, side: MatchPanel) -> None:
-    axes.hist(side.matches, bins=_BINS, density=True, color="0.8")
+    axes.hist(side.matches, bins=min(_MOST_BINS, math.ceil(len(side.matches) ** 0.5)), density=True, color="0.8")
     low, high = axes.get_xlim()
     ends = np.linspace(min(low, _reached(side, 0.001)), max(high, _reached(side, 0.999)), _POINTS)
     if side.scale > 0:
