@@ -58,7 +58,9 @@ def indices(
     names = _names(only)
     if properties:
         of_models = {parameter.name or "" for parameter in context.command.params} - _OF_PROPERTIES
-        options.refuse_given(context, of_models, "is of a model, and --properties tries the indices without one")
+        options.refuse_given(
+            context, of_models, "does not go with --properties, which tries the indices without a model"
+        )
         _properties(names, out or default_directory("indices", "properties"), json=json, quiet=quiet)
         return
     if model is None:

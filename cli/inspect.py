@@ -29,7 +29,11 @@ def inspect(
     model: options.Model,
     orthogonality: Annotated[
         bool,
-        typer.Option("--orthogonality", metavar="", help="Measure |cos| between the columns of each matrix instead."),
+        typer.Option(
+            "--orthogonality",
+            metavar="",
+            help="Read the weights instead, and measure |cos| between the columns of each matrix.",
+        ),
     ] = False,
     matrix: Annotated[
         str | None, typer.Option("--matrix", "-m", help="With --orthogonality: only this one.", show_default=False)
@@ -45,7 +49,7 @@ def inspect(
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """List layers, matrices, experts, shapes, storage, and every other tensor with a reason. Reads headers only."""
+    """List layers, matrices, experts, shapes, storage, and every other tensor with a reason, from headers alone."""
     from docs_sim.checkpoint import open_checkpoint
     from docs_sim.report.files import json_text
 

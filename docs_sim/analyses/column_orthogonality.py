@@ -86,7 +86,7 @@ class ColumnOrthogonality:
     def summary(self) -> list[str]:
         """One line for each kind of matrix, from the lowest to the highest over its layers."""
         return [
-            f"{self.model['name']}: |cos| between the columns of each of {len(self.matrices)} matrices",
+            f"{self.model['name']}: |cos| between the columns of each matrix, {len(self.matrices)} in all",
             *orthogonality_lines(self.matrices),
             f"  {self.seconds:.1f} s on {self.settings['device']}",
         ]

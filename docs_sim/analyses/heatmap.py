@@ -112,7 +112,9 @@ class Heatmap:
         closest = [f"{row.layer_x}-{row.layer_y} {getattr(row, by):.4f}" for row in pairs.head(3).itertuples()]
         model = f"{self.model['architecture'] or 'architecture not stated'}, {self.model['dtype']}"
         lines = [f"{self.model['name']} ({model}), {self.subject}, {len(self.labels)} layers"]
-        if values.notna().any():
+        if self.grid.degenerate:
+            lines.append(f"  {self.index}: degenerate, {values.median():.4f} whatever the layers are")
+        elif values.notna().any():
             lines += [
                 f"  {self.index}: median {values.median():.4f}, from {values.min():.4f} to {values.max():.4f}; "
                 f"chance level {self._chance_words}",
@@ -121,6 +123,8 @@ class Heatmap:
             ]
         else:
             lines.append(f"  {self.index}: no pair has a value")
+        z = pairs["z"].dropna() if "z" in pairs else pairs[self.index].iloc[:0]
+        lines += [f"  z over the null: median {z.median():.1f}, from {z.min():.1f} to {z.max():.1f}"] if z.size else []
         lines += [] if np.isnan(self.gini) else [f"  Gini {self.gini:.4f}"]
         product = f" in {self.settings['product']}" if self.settings["product"] else ""
         work = "products and fits" if self.settings["product"] else "factors and pairs"
@@ -177,7 +181,8 @@ class Heatmap:
         subtitle = f"{title}, {self.subject}{gini}{chance}{', degenerate' if self.grid.degenerate else ''}"
         label = f"{title}: excess over chance" if scale == Scale.excess else title
         values = self.excess if scale == Scale.excess and self.excess is not None else self.values
-        return draw_grid(GridFigure(values, self.labels, str(self.model["name"]), subtitle, label, "layer", vmin, vmax))
+        pale, name = self.grid.degenerate, str(self.model["name"])
+        return draw_grid(GridFigure(values, self.labels, name, subtitle, label, "layer", vmin, vmax, pale))
 
     def save(
         self,

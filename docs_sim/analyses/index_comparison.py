@@ -240,7 +240,7 @@ def _row(grid: IndexGrid) -> dict[str, Any]:
         "median": _median(grid.values),
         "lowest": known.min() if known.size else np.nan,
         "highest": known.max() if known.size else np.nan,
-        "gini": np.nan if grid.degenerate else grid.gini,
+        "gini": grid.gini,
         "chance": _median(grid.chance),
         "excess": _median(grid.excess),
         "z": _median(grid.z),

@@ -92,8 +92,8 @@ class IndexGrid:
 
     @cached_property
     def gini(self) -> float:
-        """Mean Gini coefficient of the rows; NaN for fewer than three matrices or values that are not all positive."""
-        return mean_gini(self.values)
+        """Mean Gini coefficient of the rows; NaN for under three matrices, values not all positive, or degenerate."""
+        return float("nan") if self.degenerate else mean_gini(self.values)
 
     @property
     def degenerate(self) -> bool:

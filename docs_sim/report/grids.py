@@ -41,6 +41,7 @@ class GridFigure:
         colour_label: what the colours mean.
         axis_label: what rows and columns are.
         vmin, vmax: ends of the colour scale; those of the values if None.
+        pale: whether to show it pale: its values say nothing.
     """
 
     values: np.ndarray
@@ -51,6 +52,7 @@ class GridFigure:
     axis_label: str
     vmin: float | None = None
     vmax: float | None = None
+    pale: bool = False
 
 
 def draw_grid(grid: GridFigure) -> Figure:
@@ -80,6 +82,7 @@ def _draw(grid: GridFigure) -> Figure:
         cmap=COLOURS,
         vmin=low,
         vmax=high,
+        alpha=0.3 if grid.pale else 1.0,
         xticklabels=False,
         yticklabels=False,
         cbar_kws={"label": grid.colour_label, "extend": _beyond(grid.values[~diagonal], low, high), "shrink": 0.85},

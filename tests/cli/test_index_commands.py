@@ -97,9 +97,9 @@ def test_inspect_without_it_writes_nothing(run, tmp_path):
 REFUSED = [
     (["indices", "demo", "--only", "cka"], "unknown index 'cka'; known: docs"),
     (["indices", "demo", "--only", ""], "unknown index"),
-    (["indices", "--properties", "-m", "mlp_up"], "--matrix is of a model"),
-    (["indices", "demo", "--properties"], "MODEL is of a model"),
-    (["indices", "--properties", "--null", "reinit"], "--null is of a model"),
+    (["indices", "--properties", "-m", "mlp_up"], "--matrix does not go with --properties"),
+    (["indices", "demo", "--properties"], "MODEL does not go with --properties"),
+    (["indices", "--properties", "--null", "reinit"], "--null does not go with --properties"),
     (["indices"], "which MODEL?"),
     (["indices", "demo", "--null", "shuffle"], "rotation"),
     (["indices", "demo", "--null", "reinit", "--null-repeats", "0"], "null"),
@@ -177,3 +177,15 @@ def test_reader_that_refuses_names_the_tensor_once(run, write_model):
     ended = run("inspect", path, "--orthogonality")
     assert (ended.status, len(ended.lines)) == (2, 1)
     assert ended.err.count("model.layers.0.mlp.up_proj.weight") == 1
+
+
+def test_heatmap_of_a_degenerate_index_says_so(run, tmp_path):
+    ended = run("heatmap", "demo", "--index", "cca", "--out", "o")
+    assert "cca: degenerate, 1.0000 whatever the layers are" in ended.out
+    assert "Gini" not in ended.out
+    assert json.loads((tmp_path / "o/result.json").read_text())["gini"] is None
+
+
+def test_heatmap_tells_z_where_there_is_one(run):
+    assert "z over the null: median" in run("heatmap", "demo", "--null", "rotation", "--null-repeats", "3").out
+    assert "z over" not in run("heatmap", "demo", "--null", "rotation").out
