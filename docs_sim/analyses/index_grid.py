@@ -21,6 +21,7 @@ from docs_sim.indices.factoring import Factoring
 from docs_sim.indices.gini import mean_gini
 from docs_sim.indices.table import INDICES, Property
 
+_ROUNDING = 1e-6  # of a null that does not vary
 _NAMED = 3  # matrices of which a message gives the names
 
 
@@ -87,7 +88,7 @@ class IndexGrid:
         """(L, L): (S - mean of the null) / its standard deviation, NaN where degenerate; None without two repeats."""
         if self.null is None or self.null.repeats < 2:
             return None
-        spread = np.where(self.null.deviation > 0, self.null.deviation, np.nan)
+        spread = np.where(self.null.deviation > _ROUNDING * abs(self.null.mean), self.null.deviation, np.nan)
         return np.asarray((self.telling - self.null.mean) / spread)
 
     @cached_property

@@ -128,6 +128,10 @@ def check_computation(computation: Computation, indices: Sequence[str]) -> None:
     """
     check_indices(indices)
     check_choice("precision", computation.precision, Precision)
+    if computation.precision != Precision.auto and not {IndexName.docs, IndexName.docs_mean} & set(indices):
+        raise InputError(
+            "the precision is of docs and docs_mean; the other indices have one, and these were not asked for"
+        )
     find_devices(computation.device)
     if not 0 < computation.svcca_variance <= 1:
         raise InputError(f"the SVCCA threshold is a share of the variance in (0, 1], not {computation.svcca_variance}")

@@ -13,7 +13,8 @@ class Mantel:
     Attributes:
         correlation: (G, G), in [-1, 1]: rank correlation over pairs of layers; NaN where a grid is constant or has a
             pair without value.
-        p: (G, G): share of relabellings, the true one among them, with a correlation as high.
+        p: (G, G), symmetric, NaN on the diagonal: share of relabellings, the true one among them, with a correlation as
+            high.
         permutations: how many relabellings were drawn.
     """
 
@@ -51,4 +52,7 @@ def mantel(grids: np.ndarray, permutations: int = 999, seed: int = 0) -> Mantel:
         as_high += ranks[:, *upper] @ relabelled[:, *upper].T >= found - 1e-12
     unusable = ~(usable[:, None] & usable)
     found[unusable] = np.nan
+    # Only the second grid of a pair was relabelled: the same p for both orders, and none for a grid and itself.
+    as_high = np.triu(as_high, 1) + np.triu(as_high, 1).T
+    np.fill_diagonal(as_high, np.nan)
     return Mantel(found.clip(-1, 1), np.where(unusable, np.nan, as_high / (permutations + 1)), permutations)

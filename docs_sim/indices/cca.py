@@ -25,6 +25,8 @@ def mean_correlation(basis_x: Tensor, basis_y: Tensor) -> float:
 def mean_squared_correlation(projector_x: Tensor, projector_y: Tensor) -> float:
     """<P_X, P_Y> over the smaller rank; at most 1. A projector's trace is its rank."""
     ranks = [float(projector.diagonal().sum(dtype=torch.float64).round()) for projector in (projector_x, projector_y)]
+    if len(projector_x) - 1 in ranks:
+        return 1.0
     return float((inner(projector_x, projector_y) / min(ranks)).clamp(0, 1))
 
 

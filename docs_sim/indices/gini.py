@@ -10,7 +10,8 @@ def mean_gini(values: np.ndarray) -> float:
         values: (L, L) similarities, not negative off the diagonal.
 
     Returns:
-        0 for equal entries, towards 1 for a single large one; NaN for fewer than three rows or a row of zeros.
+        0 for equal entries, towards 1 for a single large one; NaN for fewer than three rows, negative or missing
+        values, or a row of zeros.
 
     >>> mean_gini(np.ones((4, 4)))
     0.0
@@ -20,7 +21,7 @@ def mean_gini(values: np.ndarray) -> float:
         return float("nan")
     rows = np.sort(values[~np.eye(count, dtype=bool)].reshape(count, count - 1), axis=1)
     totals = rows.sum(axis=1)
-    if not np.all(totals > 0):
+    if not (np.all(rows >= 0) and np.all(totals > 0)):
         return float("nan")
     # Sum of |a - b| over ordered pairs, from the sorted row.
     ranks = 2 * np.arange(1, count) - count

@@ -11,7 +11,7 @@ GRAM_FIXED = "its rows are orthogonal and of one length once centred, so X X' sa
 
 def _compare(x: Parts, y: Parts) -> tuple[float, float]:
     scale = (x["scale"] * y["scale"]) / (len(x["gram"]) - 1)
-    return both_ways(inner(x["gram"], y["gram"]) * scale * scale)
+    return both_ways(inner(x["gram"], y["gram"]).clamp(min=0) * scale * scale)
 
 
 LINEAR_HSIC = Factoring(
